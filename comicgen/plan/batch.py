@@ -1,0 +1,85 @@
+"""What is drawn together: candidates, buckets and batches."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from comicgen.sizes import Size
+from comicgen.storyboard import Lora, Model, Panel
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One picture to be drawn.
+
+    `fields` is everything that the author asked for and that can change a pixel, as plain JSON;
+    `fingerprint` is its SHA-256.
+    """
+
+    panel: Panel
+    number: int
+    seed: int
+    fields: Mapping[str, Any] = field(compare=False, repr=False)
+    fingerprint: str = ""
+
+    @property
+    def name(self) -> str:
+        """As in p03-c02: panel id and number from 1."""
+        return f"{self.panel.id}-c{self.number:02d}"
+
+    @property
+    def file(self) -> str:
+        """Path of its picture inside the output folder."""
+        return f"{self.panel.id}/{self.name}.png"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bucket:
+    """What fixes the shapes of a batch. `batch` counts pictures: guidance doubles it inside."""
+
+    batch: int
+    size: Size
+    chunks: int
+    controls: int
+    guided: bool
+
+    def __str__(self) -> str:
+        parts = [f"{self.batch} x {self.size}"]
+        parts += [f"{self.chunks} chunks"] * (self.chunks > 1)
+        parts += ["control"] * (self.controls > 0)
+        parts += ["unguided"] * (not self.guided)
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlWindow:
+    """The ControlNet that a batch shares, and the part of the steps in which it works."""
+
+    model: Model
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Candidates that go through the same steps side by side.
+
+    A lane holds a candidate or, where it is padded, None; `bucket.batch` is the number of lanes.
+    """
+
+    bucket: Bucket
+    loras: tuple[Lora, ...]
+    sampler: str
+    steps: int
+    control: ControlWindow | None
+    lanes: tuple[Candidate | None, ...]
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The candidates to be drawn, in the order of their lanes."""
+        return tuple(lane for lane in self.lanes if lane is not None)
+
+    @property
+    def padded(self) -> int:
+        """How many lanes hold no candidate."""
+        return self.lanes.count(None)

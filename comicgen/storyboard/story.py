@@ -1,0 +1,86 @@
+"""The typed storyboard: what the author asked for, with every file found and digested."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from comicgen.errors import Place
+from comicgen.sizes import Size
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model or ControlNet in diffusers' folder layout.
+
+    `written` is the author's word for it, `digest` the SHA-256 over the contents of its files.
+    """
+
+    written: str
+    folder: Path
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """One LoRA file at one weight."""
+
+    written: str
+    file: Path
+    digest: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A ControlNet, its ready control image, and the part of the steps in which it works.
+
+    The window follows diffusers: on at step i of n when i/n >= start and (i+1)/n <= end.
+    """
+
+    model: Model
+    image: Path
+    image_digest: str
+    weight: float
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One frame of the story, with defaults, characters and style already written in.
+
+    `negative` None means the author asked for none; "" means an empty one. `seed` None means
+    that the base seed comes from the storyboard's seed and the panel's id.
+    """
+
+    id: str
+    prompt: str
+    negative: str | None
+    size: Size
+    steps: int
+    sampler: str
+    guidance: float
+    candidates: int
+    seed: int | None
+    loras: tuple[Lora, ...]
+    control: Control | None
+    title: str | None
+    caption: str | None
+    place: Place = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Storyboard:
+    """A whole storyboard. `warnings` name what will not work although drawing can begin."""
+
+    path: Path
+    title: str | None
+    model: Model
+    seed: int
+    precision: str | None
+    panels: tuple[Panel, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The file name without its ending; it names the output folder."""
+        return self.path.stem
