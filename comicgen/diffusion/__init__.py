@@ -1,0 +1,1 @@
+"""Drawing with torch and diffusers. Nothing outside this package imports either."""

@@ -1,0 +1,148 @@
+"""LoRA sets written in place into pristine weights.
+
+Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.09685), section 4.1:
+W' = W + alpha / rank * B A, here with a weight for each LoRA and summed over the set.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from comicgen.errors import CandidateError, InputError
+from comicgen.storyboard import Lora
+from comicgen.weights import LoraLayer, ModelFolder, normalised, read_lora
+
+_Home = tuple[str, str]
+
+
+class LoraWeights:
+    """The weights of a model's modules as a pure function of the LoRA set.
+
+    Every change goes into the storage that the parameters have, so that what was captured or
+    viewed before sees it. A pristine copy is kept of each weight that a set has ever touched.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module], model: ModelFolder) -> None:
+        """`modules` are "unet", "text_encoder" and "text_encoder_2" of `model`, on their device."""
+        self._model = model
+        self._weights: dict[_Home, Tensor] = {
+            (component, normalised(name)): parameter
+            for component, module in modules.items()
+            for name, parameter in module.named_parameters()
+        }
+        self._pristine: dict[_Home, Tensor] = {}
+        self._active: tuple[Lora, ...] = ()
+
+    @property
+    def active(self) -> tuple[Lora, ...]:
+        """The set that the weights hold now, in canonical order."""
+        return self._active
+
+    def set(self, loras: Sequence[Lora]) -> None:
+        """Make the weights what they are under `loras`, whose order does not matter.
+
+        Sums are made in float32 and rounded once to the dtype of the weights.
+
+        Raises:
+            CandidateError: a file cannot be read or does not fit, holds a number that is not
+                finite, or carries a weight beyond its dtype; the weights are pristine then.
+        """
+        wanted = tuple(sorted(loras, key=_identity))
+        if [_identity(lora) for lora in wanted] == [_identity(lora) for lora in self._active]:
+            return
+        self._restore()
+        try:
+            self._apply(wanted)
+        except BaseException:
+            self._restore()
+            raise
+
+    @torch.no_grad()
+    def _apply(self, loras: tuple[Lora, ...]) -> None:
+        with ExitStack() as files:
+            changes: dict[_Home, list[_Change]] = {}
+            for lora in loras:
+                for change in _read(lora, self._model, files):
+                    changes.setdefault(change.home, []).append(change)
+            for home, parts in changes.items():
+                self._add(home, parts)
+        self._active = loras
+
+    @torch.no_grad()
+    def _restore(self) -> None:
+        for home, pristine in self._pristine.items():
+            self._weights[home].copy_(pristine)
+        self._active = ()
+
+    def _add(self, home: _Home, changes: Sequence["_Change"]) -> None:
+        weight = self._weights[home]
+        if home not in self._pristine:
+            self._pristine[home] = weight.detach().clone()
+        total = torch.zeros_like(weight, dtype=torch.float32)
+        for change in changes:
+            total += change.delta(weight.device).reshape(weight.shape)
+        changed = (self._pristine[home].float() + total).to(weight.dtype)
+        if not changed.isfinite().all():
+            raise CandidateError(
+                f"{' and '.join(map(str, changes))} carries a weight of the {home[0]} beyond "
+                f"{weight.dtype}; use a smaller weight or another file"
+            )
+        weight.copy_(changed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What one LoRA adds to one parameter; `tensors` is the open file."""
+
+    lora: Lora
+    layer: LoraLayer
+    tensors: Any
+
+    @property
+    def home(self) -> _Home:
+        return self.layer.component, self.layer.parameter
+
+    def __str__(self) -> str:
+        return f"{self.lora.file}: {self.layer.up}"
+
+    def delta(self, device: torch.device) -> Tensor:
+        """weight * scale * up @ down: (out, in * kernel), float32, on `device`."""
+        scale = self.layer.scale
+        if self.layer.alpha is not None:
+            scale = self._load(self.layer.alpha).item() / self.layer.rank
+        up = self._load(self.layer.up).flatten(1).to(device)
+        down = self._load(self.layer.down).flatten(1).to(device)
+        return self.lora.weight * scale * (up @ down)
+
+    def _load(self, key: str) -> Tensor:
+        try:
+            tensor: Tensor = self.tensors.get_tensor(key).float()
+        except (SafetensorError, OSError) as error:
+            raise CandidateError(f"{self.lora.file}: {key} cannot be read ({error})") from error
+        if not tensor.isfinite().all():
+            raise CandidateError(
+                f"{self.lora.file}: {key} holds numbers that are not finite; download the file "
+                "again or use another"
+            )
+        return tensor
+
+
+def _read(lora: Lora, model: ModelFolder, files: ExitStack) -> Iterator[_Change]:
+    try:
+        layers = read_lora(lora.file, model).layers
+        tensors = files.enter_context(safe_open(lora.file, framework="pt", device="cpu"))
+    except InputError as error:
+        raise CandidateError(str(error)) from error
+    except (SafetensorError, OSError) as error:
+        raise CandidateError(f"{lora.file}: cannot be read ({error})") from error
+    for layer in layers:
+        yield _Change(lora, layer, tensors)
+
+
+def _identity(lora: Lora) -> tuple[str, float]:
+    return lora.digest, lora.weight
