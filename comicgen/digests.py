@@ -1,0 +1,150 @@
+"""SHA-256 digests of files and model folders, remembered between runs.
+
+What was read once is trusted as long as path, size and modification time are the same. A file
+that had changed within `SETTLED` before it was read may change again without a new time, so it
+is not remembered (git treats "racily clean" files so, see its Documentation/technical/racy-git).
+"""
+
+import atexit
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SETTLED = 2_000_000_000  # ns; the coarsest clock of a common file system, FAT, ticks every 2 s
+MANY = 8192  # entries, about 1 MB of JSON
+WORTH_SAVING = 64 << 20  # bytes, about 0.1 s of reading; less is saved when the program ends
+MODEL_FILES = frozenset({".safetensors", ".json", ".txt"})
+
+Entry = tuple[int, int, str]  # size in bytes, mtime in ns, SHA-256 in hex
+
+
+def digest_file(path: Path) -> str:
+    """The SHA-256 of a file's content in hex.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return _remembered(_cache_file()).digest(path)
+
+
+def digest_folder(path: Path) -> str:
+    """The SHA-256 over names and contents of a model's files, in hex; where it lies is no matter.
+
+    Counted are `.safetensors`, `.json` and `.txt` at any depth, through links, but nothing hidden.
+
+    Raises:
+        OSError: the folder or one of its files cannot be read.
+    """
+    names = sorted(file.relative_to(path).as_posix() for file in _model_files(path))
+    lines = (f"{digest_file(path / name)} {name}\n" for name in names)
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _model_files(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    real = folder.resolve()
+    if real in above:  # a link that leads back up
+        return
+    for entry in folder.iterdir():
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _model_files(entry, above | {real})
+        elif entry.suffix in MODEL_FILES:
+            yield entry
+
+
+def _cache_file() -> Path | None:
+    """Where digests are remembered; None where there is neither a setting nor a home."""
+    if own := os.environ.get("COMICGEN_CACHE"):
+        return Path(own) / "digests.json"
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    with suppress(RuntimeError):
+        base = Path(shared) if os.path.isabs(shared) else Path.home() / ".cache"
+        return base / "comicgen" / "digests.json"
+    return None
+
+
+@cache
+def _remembered(file: Path | None) -> "_Digests":
+    digests = _Digests(file)
+    atexit.register(digests.save)
+    return digests
+
+
+class _Digests:
+    """The digests in one cache file, and those found since it was read."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._known = _read(file)
+        self._new: dict[str, Entry] = {}
+        self._unsaved = 0
+
+    def digest(self, path: Path) -> str:
+        key, before = os.path.abspath(path), path.stat()
+        size, mtime, digest = self._known.get(key, (-1, -1, ""))
+        if (size, mtime) == (before.st_size, before.st_mtime_ns):
+            return digest
+        now = time.time_ns()
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            after = os.fstat(file.fileno())
+        unchanged = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+        if unchanged and after.st_mtime_ns < now - SETTLED:
+            self._remember(key, (after.st_size, after.st_mtime_ns, digest))
+        return digest
+
+    def _remember(self, key: str, entry: Entry) -> None:
+        self._known[key] = self._new[key] = entry
+        self._unsaved += entry[0]
+        if self._unsaved >= WORTH_SAVING:
+            self.save()
+
+    def save(self) -> None:
+        """Add what is new to the cache file; a cache that cannot be written is done without."""
+        if not self._new or self._file is None:
+            return
+        entries = _read(self._file) | self._new
+        if len(entries) > MANY:
+            entries = {key: entry for key, entry in entries.items() if os.path.exists(key)}
+        with suppress(OSError):
+            _write(self._file, entries)
+        self._new, self._unsaved = {}, 0
+
+
+def _read(file: Path | None) -> dict[str, Entry]:
+    """The entries of a cache file; whatever is missing or damaged counts as not there."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8")) if file else {}
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(content, dict):
+        return {}
+    return {key: (entry[0], entry[1], entry[2]) for key, entry in content.items() if _sound(entry)}
+
+
+def _sound(entry: Any) -> bool:
+    return (
+        isinstance(entry, list)
+        and [type(part) for part in entry] == [int, int, str]
+        and len(entry[2]) == 64
+    )
+
+
+def _write(file: Path, entries: dict[str, Entry]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".digests-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as temporary:
+            json.dump(entries, temporary, separators=(",", ":"))
+        os.replace(name, file)
+    except OSError:
+        os.unlink(name)
+        raise

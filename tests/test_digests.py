@@ -1,0 +1,228 @@
+"""Digests tell contents apart, and are remembered only when that is safe."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from comicgen import digests
+from comicgen.digests import digest_file, digest_folder
+
+LONG_AGO = 1_700_000_000_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("COMICGEN_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def saving_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "WORTH_SAVING", 0)
+
+
+def write(file: Path, content: str, mtime: int | None = LONG_AGO) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content)
+    if mtime is not None:
+        os.utime(file, ns=(mtime, mtime))
+    return file
+
+
+def sha(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def in_another_process(*files: Path, then: str = "") -> list[str]:
+    code = (
+        "import sys; from pathlib import Path; from comicgen.digests import digest_file\n"
+        "for name in sys.argv[1:]: print(digest_file(Path(name)))\n" + then
+    )
+    command = [sys.executable, "-c", code, *map(str, files)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def remembered(cache_folder: Path) -> set[str]:
+    return {Path(name).name for name in json.loads((cache_folder / "digests.json").read_text())}
+
+
+def test_a_digest_is_the_sha256_of_the_content(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.png", "lamp")
+
+    assert digest_file(file) == sha("lamp")
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        digest_file(tmp_path / "absent.png")
+    with pytest.raises(FileNotFoundError):
+        digest_folder(tmp_path / "absent")
+
+
+def test_a_file_of_same_path_size_and_time_is_not_read_again_by_the_next_run(
+    tmp_path: Path,
+) -> None:
+    file = write(tmp_path / "a.png", "old")
+    in_another_process(file)
+    write(file, "new")
+
+    assert in_another_process(file) == [sha("old")]
+
+
+@pytest.mark.parametrize(("content", "mtime"), [("new", LONG_AGO + 1), ("longer", LONG_AGO)])
+def test_another_time_or_size_is_read_again(tmp_path: Path, content: str, mtime: int) -> None:
+    file = write(tmp_path / "a.png", "old")
+    digest_file(file)
+    write(file, content, mtime)
+
+    assert digest_file(file) == sha(content)
+
+
+@pytest.mark.parametrize("ahead", [-1_000_000_000, 0, 3_600_000_000_000])
+def test_a_file_changed_just_now_or_in_the_future_is_not_trusted(
+    tmp_path: Path, ahead: int
+) -> None:
+    mtime = time.time_ns() + ahead
+    file = write(tmp_path / "a.png", "old", mtime)
+    digest_file(file)
+    write(file, "new", mtime)
+
+    assert digest_file(file) == sha("new")
+
+
+def test_two_processes_lose_nothing_of_each_other(tmp_path: Path, cache_folder: Path) -> None:
+    first, second = write(tmp_path / "a.png", "a"), write(tmp_path / "b.png", "b")
+    other = (
+        "import subprocess; subprocess.run([sys.executable, '-c',"
+        "'import sys; from pathlib import Path; from comicgen.digests import digest_file;'"
+        f"'digest_file(Path(sys.argv[1]))', {str(second)!r}], check=True)"
+    )
+    in_another_process(first, then=other)
+
+    assert remembered(cache_folder) == {"a.png", "b.png"}
+
+
+@pytest.mark.usefixtures("saving_at_once")
+def test_the_cache_is_written_only_when_something_changed(
+    tmp_path: Path, cache_folder: Path
+) -> None:
+    file = write(tmp_path / "a.png", "a")
+    digest_file(file)
+    before = (cache_folder / "digests.json").stat()
+    digest_file(file)
+    in_another_process(file)
+    after = (cache_folder / "digests.json").stat()
+
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert [entry.name for entry in cache_folder.iterdir()] == ["digests.json"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["", "{", "[]", "\x00", '{"FILE": 3}', '{"FILE": [3, "x", "y"]}', '{"FILE": [3, MTIME, "1"]}'],
+)
+@pytest.mark.usefixtures("saving_at_once")
+def test_a_damaged_cache_is_ignored_and_replaced(
+    tmp_path: Path, cache_folder: Path, damage: str
+) -> None:
+    file = write(tmp_path / "a.png", "abc")
+    text = damage.replace("FILE", str(file)).replace("MTIME", str(LONG_AGO))
+    write(cache_folder / "digests.json", text)
+
+    assert digest_file(file) == sha("abc")
+    assert remembered(cache_folder) == {"a.png"}
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "a.png", "a")
+    monkeypatch.setenv("COMICGEN_CACHE", str(file / "below"))
+
+    assert in_another_process(file) == [sha("a")]
+
+
+@pytest.mark.usefixtures("saving_at_once")
+def test_a_long_cache_forgets_files_that_are_gone(
+    tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "MANY", 3)
+    files = [write(tmp_path / f"{n}.png", "x") for n in range(4)]
+    for file in files[:3]:
+        digest_file(file)
+    files[0].unlink()
+    files[1].unlink()
+    digest_file(files[3])
+
+    assert remembered(cache_folder) == {"2.png", "3.png"}
+
+
+def test_without_an_own_folder_the_users_cache_folder_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "a.png", "a")
+    monkeypatch.delenv("COMICGEN_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    in_another_process(file)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    in_another_process(file)
+
+    assert remembered(tmp_path / "xdg" / "comicgen") == {"a.png"}
+    assert remembered(tmp_path / "home" / ".cache" / "comicgen") == {"a.png"}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    write(folder / "model_index.json", "{}")
+    write(folder / "unet" / "weights.safetensors", "w")
+    write(folder / "tokenizer" / "merges.txt", "a b")
+    return folder
+
+
+def test_moving_a_folder_changes_nothing(model: Path) -> None:
+    before = digest_folder(model)
+
+    assert digest_folder(model.rename(model.parent / "elsewhere")) == before
+
+
+@pytest.mark.parametrize("file", ["README.md", ".hidden.json", ".cache/x.json", "unet/w.bin"])
+def test_files_that_are_not_the_models_do_not_count(model: Path, file: str) -> None:
+    before = digest_folder(model)
+    write(model / file, "x")
+
+    assert digest_folder(model) == before
+
+
+@pytest.mark.parametrize("file", ["x.json", "unet/x.safetensors", "a/b/c/x.txt"])
+def test_a_new_file_of_the_model_counts(model: Path, file: str) -> None:
+    before = digest_folder(model)
+    write(model / file, "x")
+
+    assert digest_folder(model) != before
+
+
+def test_a_changed_or_renamed_file_counts(model: Path) -> None:
+    whole = digest_folder(model)
+    weights = write(model / "unet" / "weights.safetensors", "v", LONG_AGO + 1)
+    changed = digest_folder(model)
+    weights.rename(model / "unet" / "other.safetensors")
+
+    assert len({whole, changed, digest_folder(model)}) == 3
+
+
+def test_links_are_followed_and_a_link_back_up_ends(model: Path) -> None:
+    before = digest_folder(model)
+    (model / "unet").rename(model.parent / "stored")
+    (model / "unet").symlink_to(model.parent / "stored")
+    (model / "loop").symlink_to(model)
+
+    assert digest_folder(model) == before

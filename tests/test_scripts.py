@@ -1,0 +1,195 @@
+"""The scripts install the right torch, once, on any machine; pip and Python are stood in for."""
+
+import os
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = [ROOT / "scripts" / name for name in ("install", "demo", "test", "check")]
+DRIVER = Path("/proc/driver/nvidia/version")
+WITHOUT_DRIVER = pytest.mark.skipif(DRIVER.exists(), reason="this machine has an NVIDIA driver")
+
+PYTHON = """#!/bin/sh
+case "$*" in
+*ensurepip*) exit "${UNSUITED:-0}" ;;
+*importlib.metadata*) exit "${TORCH_ABSENT:-1}" ;;
+*urllib*) exit "${UNREACHABLE:-0}" ;;
+*"-m venv"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python && echo "venv" >>calls ;;
+*"-m pip --version"*) exit 0 ;;
+*) echo "$*" >>calls && exit "${FAILS:-0}" ;;
+esac
+"""
+PIP = "-m pip install -qq --disable-pip-version-check"
+ITSELF, WITH_DEV = f"{PIP} -e .", f"{PIP} -e .[dev]"
+TORCH = f"{PIP} torch==2.13.0"
+CPU_TORCH = f"{TORCH} --extra-index-url https://download.pytorch.org/whl/cpu"
+
+
+@dataclass
+class Machine:
+    """A clone on a machine where Python, pip and nvidia-smi only write down what was asked."""
+
+    clone: Path
+    bin: Path
+
+    def command(self, name: str, content: str) -> None:
+        (self.bin / name).write_text(content)
+        (self.bin / name).chmod(0o755)
+
+    def run(
+        self, script: str, *arguments: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        (self.clone / "calls").unlink(missing_ok=True)
+        return subprocess.run(
+            [self.clone / "scripts" / script, *arguments],
+            env={"PATH": f"{self.bin}:/usr/bin:/bin", **(env or {})},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @property
+    def calls(self) -> list[str]:
+        file = self.clone / "calls"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    machine = Machine(tmp_path / "a clone", tmp_path / "bin")
+    shutil.copytree(ROOT / "scripts", machine.clone / "scripts")
+    shutil.copy(ROOT / "pyproject.toml", machine.clone)
+    machine.bin.mkdir()
+    for name in ("python3.12", "python3.11", "python3"):
+        machine.command(name, PYTHON)
+    return machine
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, ROOT / ".ci" / "run"], ids=lambda path: path.name)
+def test_a_script_is_executable_and_bash_can_read_it(script: Path) -> None:
+    read = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
+
+    assert (read.returncode, read.stderr) == (0, "")
+    assert os.access(script, os.X_OK)
+
+
+@WITHOUT_DRIVER
+def test_without_a_driver_the_cpu_build_is_taken(machine: Machine) -> None:
+    done = machine.run("install")
+
+    assert done.returncode == 0
+    assert machine.calls == ["venv", CPU_TORCH, ITSELF]
+
+
+@WITHOUT_DRIVER
+def test_where_the_cpu_builds_cannot_be_reached_the_same_version_is_taken_as_it_comes(
+    machine: Machine,
+) -> None:
+    done = machine.run("install", "dev", env={"UNREACHABLE": "1"})
+
+    assert machine.calls == ["venv", TORCH, WITH_DEV]
+    assert "https://download.pytorch.org/whl/cpu does not answer" in done.stderr
+
+
+def test_with_a_driver_pip_chooses_torch(machine: Machine) -> None:
+    machine.command("nvidia-smi", "#!/bin/sh\necho 'GPU 0: one'\n")
+    machine.run("install")
+
+    assert machine.calls == ["venv", ITSELF]
+
+
+@WITHOUT_DRIVER
+def test_nvidia_smi_that_finds_no_gpu_is_no_driver(machine: Machine) -> None:
+    machine.command("nvidia-smi", "#!/bin/sh\nexit 9\n")
+    machine.run("install")
+
+    assert CPU_TORCH in machine.calls
+
+
+def test_nothing_is_done_again_until_pyproject_changes(machine: Machine) -> None:
+    machine.run("install", "dev")
+    again = machine.run("install", "dev")
+    calls_again = machine.calls
+    machine.run("install")
+    calls_without_dev = machine.calls
+    with (machine.clone / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    machine.run("install", "dev", env={"TORCH_ABSENT": "0"})
+
+    assert (again.stdout, again.stderr, calls_again, calls_without_dev) == ("", "", [], [])
+    assert machine.calls == [WITH_DEV]
+
+
+def test_dev_is_added_to_an_installation_without_it(machine: Machine) -> None:
+    machine.run("install")
+    machine.run("install", "dev", env={"TORCH_ABSENT": "0"})
+
+    assert machine.calls == [WITH_DEV]
+
+
+def test_a_clone_that_was_moved_is_installed_again(machine: Machine) -> None:
+    machine.run("install")
+    machine.clone = machine.clone.rename(machine.clone.parent / "moved")
+    machine.run("install", env={"TORCH_ABSENT": "0"})
+
+    assert machine.calls == [ITSELF]
+
+
+def test_an_installation_that_failed_is_tried_again(machine: Machine) -> None:
+    failed = machine.run("install", env={"FAILS": "3"})
+    machine.run("install", env={"TORCH_ABSENT": "0"})
+
+    assert failed.returncode == 3
+    assert machine.calls == [ITSELF]
+
+
+def test_without_a_suited_python_it_says_what_to_install(machine: Machine) -> None:
+    failed = machine.run("install", env={"UNSUITED": "1"})
+
+    assert failed.returncode == 1
+    assert "comicgen needs Python 3.11 or 3.12" in failed.stderr
+    assert "apt install python3-venv" in failed.stderr
+    assert machine.calls == []
+
+
+def test_tests_are_run_with_the_arguments_given(machine: Machine) -> None:
+    failed = (
+        machine.run("install", "dev"),
+        machine.run("test", "-k", "two words", env={"FAILS": "5"}),
+    )
+
+    assert [one.returncode for one in failed] == [0, 5]
+    assert machine.calls == ["-m pytest -k two words"]
+
+
+def test_check_looks_at_style_layout_and_types(machine: Machine) -> None:
+    machine.run("install", "dev")
+    machine.run("check")
+
+    assert machine.calls == ["-m ruff check", "-m ruff format --check", "-m mypy"]
+
+
+def test_the_demo_draws_and_says_where(machine: Machine) -> None:
+    machine.run("install")
+    command = machine.clone / ".venv" / "bin" / "comicgen"
+    command.write_text('#!/bin/sh\necho "comicgen $*" >>calls\n')
+    command.chmod(0o755)
+    done = machine.run("demo")
+
+    assert machine.calls == ["comicgen render storyboards/demo.yaml"]
+    assert str(machine.clone / "outputs" / "demo") in done.stderr
+
+
+def test_the_version_taken_is_one_that_the_project_allows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {Requirement(line).name: Requirement(line) for line in project["dependencies"]}
+
+    assert TORCH.rpartition("==")[2] in wanted["torch"].specifier
