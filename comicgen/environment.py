@@ -1,0 +1,131 @@
+"""What a folder is drawn with: device, precision, versions, numerics. Found without torch."""
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from shutil import which
+
+from comicgen.errors import CommandError
+
+_PROC = Path("/proc")
+_DEV = Path("/dev")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where the same fields give the same bits.
+
+    `device` is torch's word for it (cpu, cuda, cuda:1), `hardware` its name; `precision` is
+    fp32, fp16 or bf16; the rest are versions, and `numerics` the choice of kernels.
+    """
+
+    device: str
+    hardware: str
+    precision: str
+    torch: str
+    diffusers: str
+    transformers: str
+    numerics: str = "plain"
+
+    @property
+    def label(self) -> str:
+        """All of it in one line, except which of several equal GPUs it is."""
+        return (
+            f"{self.hardware}, {self.precision}, torch {self.torch}, diffusers {self.diffusers}, "
+            f"transformers {self.transformers}, {self.numerics} numerics"
+        )
+
+    def to_json(self) -> dict[str, str]:
+        """As plain JSON, for the manifest."""
+        return asdict(self)
+
+
+def current(device: str, precision: str | None) -> Environment:
+    """The environment of a run on this machine on `device`: auto, cpu, cuda or cuda:N.
+
+    `precision` None means fp32 on a CPU and fp16 on a GPU.
+
+    Raises:
+        CommandError: no such device, or no such device here.
+    """
+    torch = version("torch")
+    if device == "auto":
+        device = "cuda" if _can_use_gpu(torch) and _gpus() else "cpu"
+    on_cpu = device == "cpu"
+    return Environment(
+        device,
+        _cpu() if on_cpu else _gpu(device, torch),
+        precision or ("fp32" if on_cpu else "fp16"),
+        torch,
+        version("diffusers"),
+        version("transformers"),
+    )
+
+
+def default_batch(environment: Environment) -> int:
+    """How many lanes a batch gets: on a CPU they would only wait for each other."""
+    return 1 if environment.device == "cpu" else 8
+
+
+def _can_use_gpu(torch: str) -> bool:
+    return not torch.endswith("+cpu")
+
+
+def _cpu() -> str:
+    """Model and instruction set: kernels are chosen by both, and their bits with them."""
+    cpuinfo = _PROC / "cpuinfo"
+    text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else ""
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    name = model[1].strip() if model else platform.processor() or "CPU"
+    return f"{name} ({platform.machine()})"
+
+
+def _gpu(device: str, torch: str) -> str:
+    """The name of the GPU that torch would call `device`."""
+    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if not match:
+        raise CommandError(f"--device {device}: no such device; use auto, cpu, cuda or cuda:N")
+    if not _can_use_gpu(torch):
+        raise CommandError(
+            f"--device {device}: torch {torch} is built for CPUs only; "
+            "install a CUDA build of torch, or use --device cpu"
+        )
+    gpus, index = _gpus(), int(match[1] or 0)
+    if index >= len(gpus):
+        found = f"only {len(gpus)} NVIDIA GPU(s)" if gpus else "no NVIDIA GPU"
+        raise CommandError(f"--device {device}: {found} found here; use --device auto")
+    return gpus[index]
+
+
+def _gpus() -> Sequence[str]:
+    """Names of the GPUs that torch would see, in the order of their PCI addresses."""
+    names = _gpus_of_driver() or _gpus_of_nvidia_smi()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return names
+    chosen = [word.strip() for word in visible.split(",")]
+    if all(word.isdecimal() for word in chosen):
+        return [names[int(word)] for word in chosen if int(word) < len(names)]
+    return [] if chosen[0] in ("", "-1") else names
+
+
+def _gpus_of_driver() -> list[str]:
+    """From the driver's own files; a container may see these without having the device."""
+    if not (_DEV / "nvidiactl").exists():
+        return []
+    files = sorted((_PROC / "driver/nvidia/gpus").glob("*/information"))
+    found = (re.search(r"^Model:\s*(.+)$", file.read_text(), re.MULTILINE) for file in files)
+    return [match[1].strip() for match in found if match]
+
+
+def _gpus_of_nvidia_smi() -> list[str]:
+    command = which("nvidia-smi")
+    if not command:
+        return []
+    listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False)
+    return re.findall(r"^GPU \d+: (.+?) \(UUID", listed.stdout, re.MULTILINE)
