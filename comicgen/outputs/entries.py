@@ -1,0 +1,118 @@
+"""What a line of the journal can say."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+JOURNAL_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first line. `path` leads from the output folder to the storyboard."""
+
+    storyboard: str
+    path: str
+    numerics: Any
+    comicgen: str
+    format: int = JOURNAL_FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run begins. `time` is UTC in ISO 8601, `pictures` what it means to draw."""
+
+    time: str
+    environment: Mapping[str, Any]
+    pictures: int
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run ends; `stopped` says why it ended early. `memory` is the peak RSS in bytes."""
+
+    time: str
+    seconds: float
+    memory: int
+    stopped: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The author asked for more than the storyboard says."""
+
+    request: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A candidate is drawn and its picture is in its place."""
+
+    candidate: str
+    panel: str
+    number: int
+    seed: int
+    fingerprint: str
+    fields: Mapping[str, Any]
+    file: str
+    sha256: str
+    bytes: int
+    mtime_ns: int
+    bucket: Mapping[str, Any]
+    lane: int
+    environment: str
+    seconds: float
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A candidate could not be drawn."""
+
+    candidate: str
+    panel: str
+    number: int
+    seed: int
+    fingerprint: str
+    fields: Mapping[str, Any]
+    environment: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something about the run that the author should read."""
+
+    text: str
+
+
+Entry = Head | Begun | Ended | Asked | Done | Failure | Remark
+
+EVENTS: dict[str, type[Entry]] = {
+    "head": Head,
+    "begun": Begun,
+    "ended": Ended,
+    "asked": Asked,
+    "done": Done,
+    "failed": Failure,
+    "note": Remark,
+}
+NAMES = {kind: event for event, kind in EVENTS.items()}
+
+
+def encode(entry: Entry) -> bytes:
+    """The line of `entry`, with its newline."""
+    line = {"event": NAMES[type(entry)], **asdict(entry)}
+    return json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def decode(line: bytes) -> Entry:
+    """The entry of a line.
+
+    Raises:
+        ValueError, TypeError, KeyError: the line is damaged.
+    """
+    values = dict(json.loads(line.decode()))
+    return EVENTS[values.pop("event")](**values)

@@ -1,0 +1,85 @@
+"""What the journal says, together with how the files are now."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from comicgen.outputs.entries import Asked, Done, Entry, Failure
+from comicgen.plan import Memory, Past, Request, Reseed
+
+
+def recall(folder: Path, entries: Iterable[Entry]) -> Memory:
+    """The memory of an output folder.
+
+    Raises:
+        OSError: a picture is there and cannot be read.
+    """
+    entries = tuple(entries)
+    last = last_lines(entries)
+    requests = [Request.from_json(entry.request) for entry in entries if isinstance(entry, Asked)]
+    waiting = _waiting(entries)
+    return Memory(
+        candidates={name: _past(folder, entry) for name, entry in last.items()},
+        more=_more(requests),
+        reseeds=_reseeds(requests),
+        asked=frozenset().union(*(names & request.asked for request, names in waiting)),
+        requests=tuple(request for request, names in waiting if names),
+    )
+
+
+def last_lines(entries: Iterable[Entry]) -> dict[str, Done | Failure]:
+    """The last that was said of each candidate, by its name."""
+    return {entry.candidate: entry for entry in entries if isinstance(entry, Done | Failure)}
+
+
+def _waiting(entries: Iterable[Entry]) -> list[tuple[Request, set[str]]]:
+    """Each request with those of its candidates that have no line after it."""
+    waiting: list[tuple[Request, set[str]]] = []
+    for entry in entries:
+        if isinstance(entry, Asked):
+            request = Request.from_json(entry.request)
+            waiting.append((request, set(request.names)))
+        elif isinstance(entry, Done | Failure):
+            for _, names in waiting:
+                names.discard(entry.candidate)
+    return waiting
+
+
+def _more(requests: Iterable[Request]) -> Mapping[str, int]:
+    total: Counter[str] = Counter()
+    for request in requests:
+        total.update(request.more)
+    return total
+
+
+def _reseeds(requests: Iterable[Request]) -> Mapping[str, Reseed]:
+    return {name: reseed for request in requests for name, reseed in request.reseeds.items()}
+
+
+def _past(folder: Path, entry: Done | Failure) -> Past:
+    if isinstance(entry, Failure):
+        return Past(
+            "failed", entry.fingerprint, entry.fields, entry.environment, detail=entry.reason
+        )
+    state, detail = _state(folder / entry.file, entry)
+    return Past(state, entry.fingerprint, entry.fields, entry.environment, entry.seconds, detail)
+
+
+def _state(path: Path, entry: Done) -> tuple[Literal["done", "missing", "damaged"], str]:
+    """How a picture is, and in what it differs. Its content is read only if it looks touched."""
+    try:
+        now = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing", entry.file
+    if now.st_size != entry.bytes:
+        return "damaged", f"{entry.file} has {now.st_size} bytes, not {entry.bytes}"
+    if now.st_mtime_ns != entry.mtime_ns and _sha256(path) != entry.sha256:
+        return "damaged", f"the content of {entry.file} has changed"
+    return "done", ""
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

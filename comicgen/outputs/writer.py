@@ -1,0 +1,190 @@
+"""The only writer of an output folder: first the picture, then its line in the journal."""
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Self
+
+from comicgen import __version__
+from comicgen.engine import Drawn, Event, Failed, Note
+from comicgen.environment import Environment
+from comicgen.errors import ComicgenError
+from comicgen.outputs import journal
+from comicgen.outputs.disk import (
+    disk_errors,
+    make_folder,
+    remove_temporaries,
+    replace,
+    replacing,
+)
+from comicgen.outputs.entries import Asked, Begun, Done, Ended, Entry, Failure, Head, Remark
+from comicgen.outputs.folder import path_from, read_journal
+from comicgen.outputs.history import retire
+from comicgen.outputs.journal import JOURNAL, Journal
+from comicgen.outputs.lock import sole_writer
+from comicgen.outputs.manifest import MANIFEST, encode_manifest
+from comicgen.outputs.png_text import encode_png
+from comicgen.outputs.recall import recall
+from comicgen.plan import Batch, Memory, Request
+from comicgen.storyboard import Storyboard
+
+
+class Outputs:
+    """An output folder open for writing.
+
+    Every method that writes raises DiskFull when no space is left, and OutputError when the
+    folder cannot be written for another reason; what is finished stays.
+    """
+
+    def __init__(self, folder: Path, storyboard: Storyboard, environment: Environment) -> None:
+        """Mend what an interrupted run left behind; the folder's lock must be held."""
+        self.folder = folder
+        self._storyboard = storyboard
+        self._environment = environment
+        remove_temporaries(folder)
+        if not (folder / JOURNAL).exists():
+            journal.create(folder / JOURNAL, _head(folder, storyboard, environment))
+        reading = read_journal(folder, storyboard)
+        assert reading
+        self._journal = Journal(folder / JOURNAL, reading.length)
+        self._write_manifest()
+
+    @classmethod
+    @contextmanager
+    def open(cls, folder: Path, storyboard: Storyboard, environment: Environment) -> Iterator[Self]:
+        """Take the folder for this process, creating it if need be.
+
+        Raises:
+            OutputError: the folder is busy, another storyboard's, damaged or cannot be written.
+            DiskFull: no space is left.
+        """
+        read_journal(folder, storyboard)  # nothing is written into a folder that is not ours
+        with ExitStack() as stack:
+            with disk_errors(folder):
+                make_folder(folder)
+                stack.enter_context(sole_writer(folder))
+                outputs = cls(folder, storyboard, environment)
+                stack.callback(outputs._journal.close)
+            yield outputs
+
+    @property
+    def memory(self) -> Memory:
+        """What the folder remembers, read anew from journal and files."""
+        with disk_errors(self.folder):
+            return recall(self.folder, journal.read(self.folder / JOURNAL).entries)
+
+    def ask(self, request: Request) -> None:
+        """Remember that the author asked for more than the storyboard says."""
+        self._append(Asked(request.to_json()))
+
+    @contextmanager
+    def run(self, pictures: int) -> Iterator[None]:
+        """One run that means to draw so many pictures; its end is recorded however it comes."""
+        begun = time.monotonic()
+        warnings = self._storyboard.warnings
+        self._append(Begun(_now(), self._environment.to_json(), pictures, warnings))
+        try:
+            yield
+        except BaseException as error:
+            with suppress(ComicgenError):  # what ended the run says more than what follows from it
+                self._end(time.monotonic() - begun, _why(error))
+            raise
+        self._end(time.monotonic() - begun, None)
+
+    def keep(self, event: Event, batch: Batch) -> None:
+        """Save, or write down, what the engine says of a batch."""
+        match event:
+            case Drawn():
+                self.save(event, batch)
+            case Failed():
+                self.fail(event)
+            case Note():
+                self.note(event)
+
+    def save(self, drawn: Drawn, batch: Batch) -> None:
+        """Put a picture in its place, another that was there into the history, then its line."""
+        candidate = drawn.candidate
+        path = self.folder / candidate.file
+        data = encode_png(drawn.image, candidate, self._storyboard.model)
+        with disk_errors(self.folder):
+            make_folder(path.parent)
+            with replacing(path, data):
+                retire(self.folder, path, data)
+            now = path.stat()
+        done = Done(
+            candidate=candidate.name,
+            panel=candidate.panel.id,
+            number=candidate.number,
+            seed=candidate.seed,
+            fingerprint=candidate.fingerprint,
+            fields=candidate.fields,
+            file=candidate.file,
+            sha256=sha256(data).hexdigest(),
+            bytes=now.st_size,
+            mtime_ns=now.st_mtime_ns,
+            bucket=asdict(batch.bucket),
+            lane=batch.lanes.index(candidate),
+            environment=self._environment.label,
+            seconds=drawn.seconds,
+            notes=drawn.notes,
+        )
+        self._append(done)
+
+    def fail(self, failed: Failed) -> None:
+        """Write down why a candidate could not be drawn; an older picture stays where it is."""
+        candidate = failed.candidate
+        failure = Failure(
+            candidate=candidate.name,
+            panel=candidate.panel.id,
+            number=candidate.number,
+            seed=candidate.seed,
+            fingerprint=candidate.fingerprint,
+            fields=candidate.fields,
+            environment=self._environment.label,
+            reason=failed.reason,
+        )
+        self._append(failure)
+
+    def note(self, note: Note) -> None:
+        """Write down something about the run."""
+        self._append(Remark(note.text))
+
+    def _end(self, seconds: float, stopped: str | None) -> None:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+        self._append(Ended(_now(), seconds, memory, stopped))
+        with disk_errors(self.folder):
+            self._write_manifest()
+
+    def _append(self, entry: Entry) -> None:
+        with disk_errors(self.folder):
+            self._journal.append(entry)
+
+    def _write_manifest(self) -> None:
+        path = self.folder / MANIFEST
+        data = encode_manifest(journal.read(self.folder / JOURNAL).entries)
+        if not path.exists() or path.read_bytes() != data:
+            replace(path, data)
+
+
+def _head(folder: Path, storyboard: Storyboard, environment: Environment) -> Head:
+    return Head(
+        storyboard=storyboard.name,
+        path=path_from(folder, storyboard),
+        numerics=environment.numerics,
+        comicgen=__version__,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return str(error) if isinstance(error, ComicgenError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,91 @@
+"""The loop: draw, keep, report."""
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Literal, Self
+
+from comicgen.engine import Drawn, Engine, Event, Failed
+from comicgen.outputs import Outputs
+from comicgen.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The author asked to stop: the running batch is finished first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How many candidates were drawn and how many failed, and whether the author stopped it."""
+
+    drawn: int
+    failed: int
+    stopped: Literal["interrupted"] | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, 3 finished with failed candidates, 130 interrupted."""
+        if self.stopped:
+            return 130
+        return 3 if self.failed else 0
+
+
+Report = Callable[[Event | Stopping], object]
+
+
+def render(plan: Plan, engine: Engine, outputs: Outputs, report: Report) -> Result:
+    """Draw all batches of a plan; `report` is told of each event once it is kept.
+
+    The first SIGINT or SIGTERM stops after the running batch, and `report` is told of it from
+    within the signal handler; the next one stops at once.
+
+    Raises:
+        MachineError: the disk is full or the device lost; what was kept stays.
+        OutputError: the output folder cannot be written any more; what was kept stays.
+    """
+    kept: Counter[type[Event]] = Counter()
+    stopped: Literal["interrupted"] | None = None
+    try:
+        with Interruption(report) as interruption, outputs.run(plan.images):
+            for number, batch in enumerate(plan.batches, start=1):
+                interruption.heed()
+                for event in engine.draw(batch, plan.batches[number:]):
+                    outputs.keep(event, batch)
+                    kept[type(event)] += 1
+                    report(event)
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    assert stopped or kept[Drawn] + kept[Failed] == plan.images, "the engine left candidates out"
+    return Result(kept[Drawn], kept[Failed], stopped)
+
+
+class Interruption:
+    """While it lasts, the first signal waits for `heed`, and the next interrupts at once."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._asked = False
+
+    def __enter__(self) -> Self:
+        self._former = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+        for each in self._former:
+            signal.signal(each, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._former.items():
+            signal.signal(each, handler)
+
+    def heed(self) -> None:
+        """Raise KeyboardInterrupt if a signal came."""
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+        self._report(Stopping())

@@ -1,0 +1,104 @@
+"""The manifest says what is there and how it came about, in the form of its schema."""
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from sketch_run import (
+    ENVIRONMENT,
+    alone,
+    candidates,
+    draw,
+    draw_and_die,
+    manifest,
+    opened,
+    panel,
+    story,
+)
+
+from comicgen.engine import Drawn, Failed, Note
+from comicgen.outputs import manifest_schema
+from comicgen.sketch import sketch
+
+VALIDATOR = jsonschema.Draft202012Validator(manifest_schema())
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> dict[str, Any]:
+    """The manifest of a killed run and of one with pictures, notes, and a failure."""
+    storyboard = story(tmp_path, panel("p10"), panel("p02", prompt="灯塔", candidates=1))
+    draw_and_die(storyboard, call=15)
+    first, second, third = candidates(storyboard)
+    with opened(storyboard) as outputs, outputs.run(3):
+        outputs.save(Drawn(second, sketch(second), 0.5, ("decoded again",)), alone(second))
+        outputs.fail(Failed(first, "not a number"))
+        outputs.note(Note("the LoRA is for another base"))
+        outputs.save(Drawn(third, sketch(third), 0.25), alone(third))
+    return manifest(storyboard)
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(manifest_schema())
+
+
+def test_the_manifest_follows_its_schema(mixed: dict[str, Any]) -> None:
+    VALIDATOR.validate(mixed)
+
+
+@pytest.mark.parametrize("key", ["status", "file", "seed", "lane"])
+def test_the_schema_refuses_a_candidate_that_lacks_a_key(mixed: dict[str, Any], key: str) -> None:
+    del mixed["candidates"][0][key]
+
+    assert not VALIDATOR.is_valid(mixed)
+
+
+def test_candidates_are_sorted_by_panel_and_number(mixed: dict[str, Any]) -> None:
+    names = [candidate["name"] for candidate in mixed["candidates"]]
+
+    assert names == ["p02-c01", "p10-c01", "p10-c02"]
+
+
+def test_a_finished_candidate_tells_all_that_it_was_drawn_with(mixed: dict[str, Any]) -> None:
+    candidate = mixed["candidates"][2]
+
+    assert (
+        candidate["status"],
+        candidate["reason"],
+        candidate["file"],
+    ) == ("done", None, "p10/p10-c02.png")
+    assert candidate["settings"]["prompt"] == "p10, a lighthouse"
+    assert candidate["settings"]["seed"] == candidate["seed"]
+    assert candidate["bucket"]["size"] == {"width": 48, "height": 32}
+    assert (candidate["lane"], candidate["notes"]) == (0, ["decoded again"])
+    assert ENVIRONMENT.label == candidate["environment"]
+
+
+def test_a_failed_candidate_tells_why(mixed: dict[str, Any]) -> None:
+    candidate = mixed["candidates"][1]
+
+    assert (
+        candidate["status"],
+        candidate["reason"],
+        candidate["file"],
+    ) == ("failed", "not a number", None)
+
+
+def test_a_run_that_was_killed_is_told_from_one_that_ended(mixed: dict[str, Any]) -> None:
+    killed, ended = mixed["runs"]
+
+    assert (killed["stopped"], killed["ended"]) == ("killed", None)
+    assert (ended["stopped"], ended["pictures"]) == (None, 3)
+    assert ended["drawn"] == {"p10-c02": 0.5, "p02-c01": 0.25}
+    assert ended["failed"] == {"p10-c01": "not a number"}
+    assert ended["warnings"] == ["the LoRA is for another base"]
+    assert ENVIRONMENT.to_json() == ended["environment"]
+    assert ended["memory"] > 10**6
+
+
+def test_nothing_in_candidates_differs_between_two_runs_of_the_same(tmp_path: Path) -> None:
+    one, two = story(tmp_path / "one"), story(tmp_path / "two")
+    draw(one)
+    draw(two)
+
+    assert manifest(one)["candidates"] == manifest(two)["candidates"]
