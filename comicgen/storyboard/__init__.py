@@ -1,5 +1,8 @@
 """The storyboard: from the author's YAML to typed panels."""
 
+from comicgen.storyboard.format import schema
+from comicgen.storyboard.load import load
+from comicgen.storyboard.samplers import SAMPLERS
 from comicgen.storyboard.story import Control, Lora, Model, Panel, Storyboard
 
-__all__ = ["Control", "Lora", "Model", "Panel", "Storyboard"]
+__all__ = ["SAMPLERS", "Control", "Lora", "Model", "Panel", "Storyboard", "load", "schema"]

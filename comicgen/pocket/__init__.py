@@ -1,0 +1,37 @@
+"""The embedded model and the LoRAs and ControlNets shipped with it."""
+
+from pathlib import Path
+
+from comicgen.errors import InputError
+
+_HERE = Path(__file__).parent
+MODEL = _HERE / "model"
+"""The embedded model, in diffusers' folder layout."""
+
+
+def lora(name: str) -> Path:
+    """The shipped LoRA file of that name.
+
+    Raises:
+        InputError: none is called so; names those that are.
+    """
+    return _shipped("LoRA", name, {path.stem: path for path in _HERE.glob("loras/*.safetensors")})
+
+
+def controlnet(name: str) -> Path:
+    """The shipped ControlNet folder of that name.
+
+    Raises:
+        InputError: none is called so; names those that are.
+    """
+    return _shipped("ControlNet", name, {path.name: path for path in _HERE.glob("controlnets/*/")})
+
+
+def _shipped(kind: str, name: str, parts: dict[str, Path]) -> Path:
+    if name not in parts:
+        names = ", ".join(sorted(parts)) or "none"
+        raise InputError(
+            f"no {kind} called {name!r} is shipped ({names}); "
+            f"for one of your own write a path, such as {f'./{name}'!r}"
+        )
+    return parts[name]
