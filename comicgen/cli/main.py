@@ -1,0 +1,195 @@
+"""The commands. Each one parses, calls and prints; what it decides is decided elsewhere."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from comicgen import __version__
+from comicgen.cli import reports
+from comicgen.cli.say import answer, say
+from comicgen.cli.situation import look
+from comicgen.environment import default_batch
+from comicgen.errors import ComicgenError, CommandError, StoryboardError
+from comicgen.outputs import manifest_schema
+from comicgen.plan import Selection, plan
+from comicgen.storyboard import load, schema
+from comicgen.weights import describe
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Render storyboards of AI comics overnight, with SDXL, offline.",
+)
+
+Story = Annotated[Path, typer.Argument(metavar="STORY", help="The storyboard, a YAML file.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="DIR", help="Another output folder.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")]
+Panels = Annotated[
+    list[str] | None,
+    typer.Option("--panel", "-p", metavar="ID", help="Only this panel; may be repeated."),
+]
+Number = Annotated[
+    int | None,
+    typer.Option("--candidate", metavar="N", help="Only the candidate of this number, from 1."),
+]
+Failed = Annotated[bool, typer.Option("--failed", help="Only candidates that failed.")]
+Lanes = Annotated[
+    int | None,
+    typer.Option(
+        "--batch",
+        min=1,
+        max=16,
+        metavar="N",
+        help="Pictures drawn side by side: 1 on a CPU, else 8.",
+    ),
+]
+Device = Annotated[
+    str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:1 and so on.")
+]
+
+
+def main() -> None:
+    """Run the command line and end the process with the exit code of the error, if any."""
+    try:
+        app()
+    except ComicgenError as error:
+        _complain(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _complain(error: ComicgenError) -> None:
+    if "--json" in sys.argv[1:]:
+        answer({"event": "error", "exit": error.exit_code, "errors": _sentences(error)})
+    for sentence in _sentences(error):
+        say(sentence, style="red")
+
+
+def _sentences(error: ComicgenError) -> list[str]:
+    if isinstance(error, StoryboardError):
+        return [str(complaint) for complaint in error.complaints]
+    return str(error).splitlines()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"comicgen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+@app.command()
+def render(
+    story: Story,
+    panel: Panels = None,
+    candidate: Number = None,
+    more: Annotated[
+        int | None,
+        typer.Option(
+            "--more", min=1, metavar="N", help="Add N candidates beyond the storyboard's count."
+        ),
+    ] = None,
+    redo: Annotated[bool, typer.Option("--redo", help="Draw the same again.")] = False,
+    reseed: Annotated[bool, typer.Option("--reseed", help="Draw again with new seeds.")] = False,
+    failed: Failed = False,
+    output: Output = None,
+    batch: Lanes = None,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Draw what is not done: new, changed, missing, damaged and failed candidates."""
+    from comicgen.cli.rendering import Kind, Order, carry_out
+
+    if redo + reseed + (more is not None) > 1:
+        raise CommandError("--redo, --reseed and --more exclude each other; choose one")
+    kind: Kind | None = "redo" if redo else "reseed" if reseed else "more" if more else None
+    order = Order(_selection(panel, candidate, failed), kind, more, batch, json)
+    raise typer.Exit(carry_out(look(story, output, device), order))
+
+
+@app.command("plan")
+def plan_(
+    story: Story,
+    panel: Panels = None,
+    candidate: Number = None,
+    failed: Failed = False,
+    output: Output = None,
+    batch: Lanes = None,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Show what `render` would draw: batches, order, and the reason of every candidate."""
+    seen = look(story, output, device)
+    selection = _selection(panel, candidate, failed)
+    planned = plan(
+        seen.storyboard,
+        seen.memory,
+        selection,
+        batch=batch or default_batch(seen.environment),
+        environment=seen.environment.label,
+    )
+    reports.plan(planned, seen.folder, json)
+
+
+@app.command()
+def status(
+    story: Story, output: Output = None, device: Device = "auto", json: Json = False
+) -> None:
+    """Tell what is done, what failed and what is still to draw."""
+    seen = look(story, output, device)
+    planned = plan(seen.storyboard, seen.memory, environment=seen.environment.label)
+    reports.status(planned, seen.folder, json)
+
+
+@app.command()
+def check(story: Story, json: Json = False) -> None:
+    """Look for every mistake in the storyboard and the files it names, without drawing."""
+    reports.check(load(story), json)
+
+
+@app.command()
+def inspect(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A LoRA, a model folder or a picture.")
+    ],
+    json: Json = False,
+) -> None:
+    """Tell what a file or model folder is."""
+    reports.inspect(describe(file), json)
+
+
+@app.command("schema")
+def schema_(
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="storyboard or manifest.")
+    ] = "storyboard",
+    json: Json = False,
+) -> None:
+    """Print the JSON Schema of storyboards, for editors, or of the manifest, for programs."""
+    schemas = {"storyboard": schema, "manifest": manifest_schema}
+    if what not in schemas:
+        raise CommandError(f"there is no schema of {what!r}; choose storyboard or manifest")
+    reports.schema(schemas[what](), json)
+
+
+def _selection(panels: list[str] | None, candidate: int | None, failed: bool) -> Selection:
+    return Selection(tuple(panels or ()), candidate, failed)

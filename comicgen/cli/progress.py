@@ -1,0 +1,85 @@
+"""What `render` tells while it draws: a bar and an ETA to people, lines to programs."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from comicgen.cli.say import answer, duration, people, say
+from comicgen.engine import Drawn, Event, Failed, Note
+from comicgen.plan import Batch, Candidate, Eta, Plan
+from comicgen.render import Stopping
+
+
+class Progress:
+    """A bar on stderr, whose ETA comes from measured costs; failures and notes above it."""
+
+    def __init__(self, todo: Plan) -> None:
+        self._eta = Eta(todo.batches, todo.costs)
+        self._batch_of = {each.name: batch for batch in todo.batches for each in batch.candidates}
+        self._open: dict[int, list[float | None]] = {}
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[eta]}")
+        self._bar = Bar(
+            *(TextColumn(each) if isinstance(each, str) else each for each in columns),
+            console=people,
+        )
+        self._task = self._bar.add_task("drawing", total=todo.images, eta=self._left())
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, event: Event | Stopping) -> None:
+        """Tell of an event."""
+        match event:
+            case Drawn(candidate=candidate, seconds=seconds, notes=notes):
+                self._count(candidate, seconds)
+                for note in notes:
+                    say(f"{candidate.name}: {note}", style="yellow")
+            case Failed(candidate=candidate, reason=reason):
+                self._count(candidate, None)
+                say(f"{candidate.name} failed: {reason}", style="red")
+            case Note(text=text):
+                say(text, style="yellow")
+            case Stopping():
+                say("stopping after this batch; press Ctrl-C again to stop now", style="yellow")
+
+    def _count(self, candidate: Candidate, seconds: float | None) -> None:
+        batch = self._batch_of[candidate.name]
+        took = self._open.setdefault(id(batch), [])
+        took.append(seconds)
+        if len(took) == len(batch.candidates):
+            self._finish(batch, self._open.pop(id(batch)))
+        name = f"drew {candidate.name}" if seconds is not None else f"{candidate.name} failed"
+        self._bar.update(self._task, advance=1, description=name, eta=self._left())
+
+    def _finish(self, batch: Batch, took: list[float | None]) -> None:
+        measured = [seconds for seconds in took if seconds is not None]
+        self._eta.finished(batch, sum(measured) if measured else None)
+
+    def _left(self) -> str:
+        seconds = self._eta.remaining()
+        return "no estimate yet" if seconds is None else f"{duration(seconds)} left"
+
+
+def print_line(event: Event | Stopping) -> None:
+    """Print an event as a line of JSON on stdout."""
+    match event:
+        case Drawn(candidate=candidate, seconds=seconds, notes=notes):
+            drawn = {"candidate": candidate.name, "file": candidate.file, "notes": list(notes)}
+            answer({"event": "drawn", **drawn, "seconds": round(seconds, 3)})
+        case Failed(candidate=candidate, reason=reason):
+            answer({"event": "failed", "candidate": candidate.name, "reason": reason})
+        case Note(text=text):
+            answer({"event": "note", "text": text})
+        case Stopping():
+            answer({"event": "stopping"})

@@ -1,0 +1,33 @@
+"""Where a command stands: the storyboard, its output folder, and what would draw now."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from comicgen.environment import Environment, current
+from comicgen.outputs import folder_for, read_memory
+from comicgen.plan import Memory
+from comicgen.storyboard import Storyboard, load
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that a plan is made from, before anything is written."""
+
+    storyboard: Storyboard
+    folder: Path
+    environment: Environment
+    memory: Memory
+
+
+def look(story: Path, output: Path | None, device: str) -> Situation:
+    """Read the storyboard and its output folder.
+
+    Raises:
+        StoryboardError: the storyboard or a file it names is wrong.
+        CommandError: there is no such device.
+        OutputError: the folder is another storyboard's, or damaged.
+    """
+    storyboard = load(story)
+    folder = folder_for(storyboard.path, output)
+    environment = current(device, storyboard.precision)
+    return Situation(storyboard, folder, environment, read_memory(folder, storyboard))

@@ -1,0 +1,303 @@
+"""The commands as people and programs use them, drawn by the sketch engine."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from PIL import Image
+
+from comicgen.cli import main, rendering
+from comicgen.engine import Failed
+from comicgen.sketch import Sketch
+
+STORY = """\
+defaults: {candidates: 2, steps: 4, negative: blurry}
+panels:
+  - {id: p01, prompt: a fox in a forest, aspect: 16:9}
+  - {id: p02, prompt: a king in a castle}
+  - {id: p03, prompt: a witch in a cave, caption: Who is there?}
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def drawn(self) -> list[str]:
+        return [line["candidate"] for line in self.lines if line["event"] == "drawn"]
+
+
+Comicgen = Callable[..., Ended]
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    path = tmp_path / "storyboards" / "tale.yaml"
+    path.parent.mkdir()
+    path.write_text(STORY, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def comicgen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], story: Path
+) -> Comicgen:
+    """Runs a command on the story: `comicgen("render", "--json")`."""
+    monkeypatch.setattr(rendering, "open_engine", lambda model, environment: Sketch())
+
+    def run(command: str, *options: str, file: Path = story) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["comicgen", command, str(file), *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+def edit(story: Path, old: str, new: str) -> None:
+    text = story.read_text(encoding="utf-8")
+    assert old in text
+    story.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def output(story: Path) -> Path:
+    return story.parent.parent / "outputs" / "tale"
+
+
+def test_render_draws_everything_once(comicgen: Comicgen, story: Path) -> None:
+    first = comicgen("render", "--json")
+    again = comicgen("render", "--json")
+
+    assert (first.code, len(first.drawn)) == (0, 6)
+    assert sorted(path.name for path in output(story).glob("p*/*.png")) == sorted(
+        f"{name}.png" for name in first.drawn
+    )
+    assert (again.code, again.drawn, again.lines[-1]["kept"]) == (0, [], 6)
+
+
+def test_nothing_to_do_is_said_to_people(comicgen: Comicgen) -> None:
+    comicgen("render")
+
+    assert "nothing to do: 6 candidates kept" in comicgen("render").err
+
+
+def test_an_edited_prompt_redraws_its_candidates_and_keeps_the_old_files(
+    comicgen: Comicgen, story: Path
+) -> None:
+    comicgen("render")
+    before = (output(story) / "p02/p02-c01.png").read_bytes()
+    edit(story, "a king in a castle", "a queen in a castle")
+
+    assert comicgen("render", "--json").drawn == ["p02-c01", "p02-c02"]
+    kept = [path.read_bytes() for path in (output(story) / "history").iterdir()]
+    assert len(kept) == 2
+    assert before in kept
+
+
+def test_a_caption_redraws_nothing(comicgen: Comicgen, story: Path) -> None:
+    comicgen("render")
+    edit(story, "Who is there?", "Who goes there?")
+
+    assert comicgen("render", "--json").drawn == []
+
+
+def test_selected_panels_leave_changed_ones_alone_and_list_them(
+    comicgen: Comicgen, story: Path
+) -> None:
+    comicgen("render")
+    edit(story, "steps: 4", "steps: 5")
+
+    ended = comicgen("render", "--panel", "p01", "--panel", "p03", "--json")
+    assert sorted(ended.drawn) == ["p01-c01", "p01-c02", "p03-c01", "p03-c02"]
+    assert ended.lines[-1]["waiting"] == ["p02-c01", "p02-c02"]
+    assert "p02  c01 c02  changed (steps 4 -> 5)" in comicgen("render", "--panel", "p01").err
+
+
+def test_candidate_is_a_number_not_a_count(comicgen: Comicgen) -> None:
+    assert comicgen("render", "--panel", "p02", "--candidate", "2", "--json").drawn == ["p02-c02"]
+    wrong = comicgen("render", "--panel", "p02", "--candidate", "3")
+    assert wrong.code == 2
+    assert "2 candidates" in wrong.err
+
+
+def test_more_is_remembered(comicgen: Comicgen, story: Path) -> None:
+    comicgen("render")
+
+    assert comicgen("render", "-p", "p02", "--more", "2", "--json").drawn == ["p02-c03", "p02-c04"]
+    (output(story) / "p02/p02-c04.png").unlink()
+    assert comicgen("render", "--json").drawn == ["p02-c04"]
+
+
+def test_redo_gives_the_same_picture_and_reseed_another(comicgen: Comicgen, story: Path) -> None:
+    comicgen("render")
+    file = output(story) / "p03/p03-c01.png"
+    first = file.read_bytes()
+
+    assert comicgen("render", "-p", "p03", "--candidate", "1", "--redo", "--json").drawn == [
+        "p03-c01"
+    ]
+    assert file.read_bytes() == first
+    assert comicgen("render", "-p", "p03", "--candidate", "1", "--reseed", "--json").drawn == [
+        "p03-c01"
+    ]
+    assert file.read_bytes() != first
+    assert first in [path.read_bytes() for path in (output(story) / "history").iterdir()]
+    assert comicgen("render", "--json").drawn == []
+
+
+def test_failed_draws_only_what_failed(
+    comicgen: Comicgen, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sick(Sketch):
+        def draw(self, batch: Any, upcoming: Any) -> Any:
+            for event in super().draw(batch, upcoming):
+                bad = event.candidate.name == "p02-c02"
+                yield Failed(event.candidate, "nan") if bad else event
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rendering, "open_engine", lambda model, environment: Sick())
+        ended = comicgen("render", "--json")
+    edit(story, "a fox in a forest", "a fox in a park")
+
+    assert (ended.code, len(ended.drawn), ended.lines[-1]["failed"]) == (3, 5, 1)
+    assert "failed (nan)" in comicgen("status").err
+    assert comicgen("render", "--failed", "--json").drawn == ["p02-c02"]
+
+
+def test_an_unknown_panel_names_the_nearest(comicgen: Comicgen, story: Path) -> None:
+    ended = comicgen("render", "--panel", "p1")
+
+    assert ended.code == 2
+    assert "did you mean 'p01'?" in ended.err
+    assert not output(story).exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--redo", "--reseed"), ("--redo", "--more", "1"), ("--more", "0"), ("--batch", "0")],
+)
+def test_options_that_make_no_sense_write_nothing(
+    comicgen: Comicgen, story: Path, options: tuple[str, ...]
+) -> None:
+    assert comicgen("render", *options).code == 2
+    assert not output(story).exists()
+
+
+def test_output_is_another_folder(comicgen: Comicgen, story: Path, tmp_path: Path) -> None:
+    comicgen("render", "--output", str(tmp_path / "elsewhere"))
+
+    assert len(list((tmp_path / "elsewhere").glob("p*/*.png"))) == 6
+    assert not output(story).exists()
+
+
+def test_plan_shows_batches_and_the_reason_of_every_candidate(
+    comicgen: Comicgen, story: Path
+) -> None:
+    comicgen("render", "-p", "p01")
+    edit(story, "a king in a castle", "a queen in a castle")
+
+    shown = comicgen("plan", "--batch", "4")
+    assert "p02  c01 c02  new" in shown.err
+    assert "p01  c01 c02  done" in shown.err
+    assert "4 pictures to draw, 1 batch, 1 capture, 0 padded lanes, 2 kept" in shown.err
+    planned = comicgen("plan", "--batch", "4", "--json").lines[0]
+    assert planned["batches"][0]["lanes"] == ["p02-c01", "p02-c02", "p03-c01", "p03-c02"]
+    assert {each["state"] for each in planned["candidates"]} == {"draw", "kept"}
+
+
+def test_status_counts(comicgen: Comicgen) -> None:
+    comicgen("render", "-p", "p01")
+
+    assert "2 of 6 candidates done" in comicgen("status").err
+    assert comicgen("status", "--json").lines[0]["counts"] == {"done": 2, "new": 4}
+
+
+def test_check_says_every_mistake_with_its_place(comicgen: Comicgen, story: Path) -> None:
+    edit(story, "aspect: 16:9", "aspekt: 16:9")
+    edit(story, "steps: 4", "steps: many")
+
+    ended = comicgen("check", "--json")
+    assert ended.code == 2
+    errors = ended.lines[0]["errors"]
+    assert [each.split(": ")[0] for each in errors] == [f"{story}:1:34", f"{story}:3:42"]
+    assert "did you mean 'aspect'" in errors[1]
+
+
+def test_a_good_storyboard_passes_the_check(comicgen: Comicgen) -> None:
+    assert comicgen("check", "--json").lines == [
+        {"ok": True, "panels": 3, "pictures": 6, "warnings": []}
+    ]
+
+
+def test_inspect_tells_a_picture_from_a_model(comicgen: Comicgen, story: Path) -> None:
+    comicgen("render", "-p", "p01")
+    picture = output(story) / "p01/p01-c01.png"
+
+    assert comicgen("inspect", "--json", file=picture).lines[0]["kind"] == "picture"
+    with Image.open(picture) as image:
+        assert "a fox in a forest" in image.info["parameters"]
+
+
+@pytest.mark.parametrize("what", ["storyboard", "manifest"])
+def test_schema_is_a_valid_json_schema(
+    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["comicgen", "schema", what])
+    with pytest.raises(SystemExit):
+        main()
+
+    Draft202012Validator.check_schema(json.loads(capsys.readouterr().out))
+
+
+def test_a_stranger_s_text_does_not_steer_the_terminal(comicgen: Comicgen, story: Path) -> None:
+    edit(story, "aspect: 16:9", '"\\e[31maspect": 16:9')
+
+    ended = comicgen("check")
+    assert ended.code == 2
+    assert "\x1b" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["plan", "STORY"],
+        ["check", "STORY"],
+        ["status", "STORY"],
+        ["inspect", "MODEL"],
+        ["schema"],
+        ["render", "STORY", "--panel", "nobody"],
+    ],
+)
+def test_torch_is_not_imported_before_drawing(arguments: list[str], story: Path) -> None:
+    from comicgen.pocket import MODEL
+
+    places = {"STORY": str(story), "MODEL": str(MODEL)}
+    argv = ["comicgen", *(places.get(each, each) for each in arguments)]
+    program = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print('HEAVY', *{'torch', 'diffusers', 'transformers'}"
+        ".intersection(sys.modules)))\n"
+        f"sys.argv = {argv!r}\n"
+        "from comicgen.cli import main\n"
+        "main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert ended.stdout.splitlines()[-1] == "HEAVY"
