@@ -1,0 +1,61 @@
+"""Control images as tensors, and the ControlNets that read them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from comicgen.diffusion.models import Components, load_controlnet
+from comicgen.errors import CandidateError, InputError
+from comicgen.plan import ControlWindow
+from comicgen.sizes import Size
+from comicgen.storyboard import Model
+
+
+def is_open(window: ControlWindow, step: int, steps: int) -> bool:
+    """Whether the ControlNet works at a step counted from 0; diffusers' rule."""
+    return step / steps >= window.start and (step + 1) / steps <= window.end
+
+
+def read_control_image(file: Path, size: Size) -> Tensor:
+    """(1, 3, H, W) float32 in 0..1 on the CPU, as diffusers' control image processor makes it.
+
+    An image of another size is resized with Pillow's Lanczos filter.
+
+    Raises:
+        CandidateError: the file cannot be read as an image.
+    """
+    try:
+        with Image.open(file) as opened:
+            image = opened.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise CandidateError(f"{file}: cannot be read as a control image ({error})") from error
+    if image.size != (size.width, size.height):
+        image = image.resize((size.width, size.height), Image.Resampling.LANCZOS)
+    pixels = np.asarray(image).astype(np.float32) / 255.0
+    return torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0).contiguous()
+
+
+class ControlNets:
+    """The ControlNets of a run, each loaded when it is first needed."""
+
+    def __init__(self, model: Components) -> None:
+        self._model = model
+        self._loaded: dict[str, Any] = {}
+
+    def get(self, controlnet: Model) -> Any:
+        """The network, on the model's device.
+
+        Raises:
+            CandidateError: it does not fit the model, or is broken.
+        """
+        if controlnet.digest not in self._loaded:
+            try:
+                network = load_controlnet(controlnet.folder, self._model)
+            except InputError as error:
+                raise CandidateError(str(error)) from error
+            self._loaded[controlnet.digest] = network
+        return self._loaded[controlnet.digest]

@@ -1,0 +1,114 @@
+"""Loading a model in diffusers' folder layout, from this machine only."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import diffusers.utils.logging
+import torch
+import transformers.utils.logging
+from diffusers import AutoencoderKL, ControlNetModel, UNet2DConditionModel
+from safetensors import SafetensorError
+from transformers import CLIPTextModel, CLIPTextModelWithProjection
+
+from comicgen.errors import InputError
+from comicgen.weights import ModelFolder, Weights, read_controlnet, read_model
+from comicgen.weights.folder import read_config
+
+PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """The networks of an SDXL model on one device, without gradients, in evaluation mode.
+
+    All are in `dtype`, except a VAE whose config says that 16 bits are too few for it.
+    """
+
+    folder: ModelFolder
+    unet: Any
+    vae: Any
+    text_encoder: Any
+    text_encoder_2: Any
+    scheduler_config: Mapping[str, Any]
+    device: torch.device
+    dtype: torch.dtype
+
+
+def choose_dtype(precision: str | None, device: torch.device) -> torch.dtype:
+    """The dtype that the author asked for, else float16 on a GPU and float32 on a CPU."""
+    return PRECISIONS[precision or ("fp32" if device.type == "cpu" else "fp16")]
+
+
+def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Components:
+    """Load an SDXL model from a folder.
+
+    Raises:
+        InputError: a part is missing, is broken or does not fit its config.
+    """
+    folder = read_model(path)
+
+    def part(kind: type[Any], name: str, wanted: torch.dtype = dtype) -> Any:
+        return _load(kind, path / name, folder.weights[name], device, wanted)
+
+    upcast = read_config(path / "vae" / "config.json").get("force_upcast", True)
+    return Components(
+        folder=folder,
+        unet=part(UNet2DConditionModel, "unet"),
+        vae=part(AutoencoderKL, "vae", torch.float32 if upcast else dtype),
+        text_encoder=part(CLIPTextModel, "text_encoder"),
+        text_encoder_2=part(CLIPTextModelWithProjection, "text_encoder_2"),
+        scheduler_config=read_config(path / "scheduler" / "scheduler_config.json"),
+        device=device,
+        dtype=dtype,
+    )
+
+
+def load_controlnet(path: Path, model: Components) -> Any:
+    """Load a ControlNet from a folder, to work beside `model`.
+
+    Raises:
+        InputError: it does not fit the model, or is broken.
+    """
+    weights = read_controlnet(path, model.folder).weights
+    return _load(ControlNetModel, path, weights, model.device, model.dtype)
+
+
+def _load(
+    kind: type[Any], path: Path, weights: Weights, device: torch.device, dtype: torch.dtype
+) -> Any:
+    with _quiet():
+        try:
+            module, info = kind.from_pretrained(
+                path,
+                dtype=dtype,
+                variant=weights.variant,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise InputError(f"{path}: cannot be loaded ({error}); copy it again") from error
+    # Left to themselves, both libraries fill these with random numbers and draw on.
+    if missing := sorted(info["missing_keys"]):
+        raise InputError(
+            f"{path}: lacks {len(missing)} tensors such as {missing[0]}; copy it again"
+        )
+    return module.eval().requires_grad_(False).to(device)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bars that the libraries draw for every part."""
+    libraries = (diffusers.utils.logging, transformers.utils.logging)
+    shown = [library.is_progress_bar_enabled() for library in libraries]
+    for library in libraries:
+        library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for library, before in zip(libraries, shown, strict=True):
+            if before:
+                library.enable_progress_bar()

@@ -1,0 +1,52 @@
+"""From noise to latents: noise that belongs to a seed, and the loop over the steps."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Model = Callable[[Tensor, Tensor, int], Tensor]
+"""(latents (B, C, h, w) float32, timestep () float32 on the same device, step from 0) -> noise
+prediction like the latents."""
+
+
+def draw_noise(seeds: Sequence[int], shape: tuple[int, int, int], draws: int) -> Tensor:
+    """(draws, B, C, h, w) float32 on the CPU, `shape` being (C, h, w).
+
+    Each seed has a generator of its own, so a picture's noise depends on nothing but its seed;
+    its first draw is `torch.randn((1, C, h, w), generator=...)`, as diffusers makes it.
+    """
+    lanes = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+    return torch.stack(
+        [
+            torch.cat([torch.randn((1, *shape), generator=lane) for lane in lanes])
+            for _ in range(draws)
+        ]
+    )
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same tensor on the device, on CUDA without waiting for the copy."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def sample(model: Model, scheduler: Any, noise: Tensor) -> Tensor:
+    """Draw latents: (B, C, h, w) float32 on the device of the noise, not yet decoded.
+
+    Args:
+        model: predicts the noise in scaled latents.
+        scheduler: as `schedulers.schedule` makes it; it is used up.
+        noise: (draws, B, C, h, w) float32; draw 0 is where the latents begin, draw i + 1 is
+            what a noisy sampler adds after step i.
+    """
+    timesteps = upload(scheduler.timesteps.to(torch.float32), noise.device)
+    latents: Tensor = noise[0] * scheduler.init_noise_sigma
+    for step, timestep in enumerate(scheduler.timesteps):
+        scaled = scheduler.scale_model_input(latents, timestep)
+        prediction = model(scaled, timesteps[step], step)
+        added = {"noise": noise[step + 1]} if len(noise) > 1 else {}
+        latents = scheduler.step(prediction, timestep, latents, return_dict=False, **added)[0]
+    return latents

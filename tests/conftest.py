@@ -1,0 +1,48 @@
+"""What all tests share: the gpu marker's meaning, a cache, the embedded model loaded once."""
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from comicgen.diffusion.models import Components
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # diffusers hands tensors to numpy, and torch's __array__ has no copy keyword yet.
+    config.addinivalue_line(
+        "filterwarnings", "ignore:__array__ implementation doesn't accept:DeprecationWarning"
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Digests are remembered in a folder of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMICGEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not item.get_closest_marker("gpu"):
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    if os.environ.get("COMICGEN_REQUIRE_GPU") == "1":
+        pytest.fail("no CUDA device, and COMICGEN_REQUIRE_GPU=1 asks for one", pytrace=False)
+    pytest.skip("no CUDA device")
+
+
+@pytest.fixture(scope="session")
+def pocket() -> "Components":
+    """The embedded model on the CPU in float32."""
+    import torch
+
+    from comicgen.diffusion.models import load_model
+    from comicgen.pocket import MODEL
+
+    return load_model(MODEL, torch.device("cpu"), torch.float32)

@@ -1,0 +1,180 @@
+"""One bad candidate never costs another, and a picture depends on its own inputs only."""
+
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from diffusers import ControlNetModel
+from drawings import (
+    PROMPTS,
+    assert_same,
+    batch,
+    candidate,
+    control,
+    difference,
+    draw,
+    image,
+    lora,
+    overflowing,
+    shot,
+    write_controlnet,
+    write_map,
+)
+from lora_files import write_peft
+
+from comicgen.diffusion.engine import DiffusionEngine
+from comicgen.diffusion.models import Components
+from comicgen.pocket import MODEL
+from comicgen.sizes import Size
+from comicgen.storyboard import Model, Panel
+
+TINY = Size(64, 64)
+
+
+@pytest.fixture(scope="module")
+def engine(pocket: Components) -> DiffusionEngine:
+    return DiffusionEngine(pocket)
+
+
+@pytest.fixture(scope="module")
+def controlnet(tmp_path_factory: pytest.TempPathFactory, pocket: Components) -> Model:
+    return write_controlnet(tmp_path_factory.mktemp("controlnet"), pocket)
+
+
+def quick(**changes: Any) -> Panel:
+    return shot(**{"size": TINY, "steps": 3, **changes})
+
+
+def test_not_a_number_in_one_lane_costs_only_its_candidate(engine: DiffusionEngine) -> None:
+    panels = [quick(id=f"p{i}", prompt=PROMPTS[i]) for i in range(3)]
+    panels[1] = replace(panels[1], guidance=float("inf"))
+    results = draw(engine, *(candidate(panel) for panel in panels))
+
+    assert [each.candidate.name for each in results.drawn] == ["p0-c01", "p2-c01"]
+    [failed] = results.failed
+    assert failed.candidate.name == "p1-c01"
+    assert failed.reason.startswith("nan: the latents")
+    assert_same(results.drawn[1].image, image(engine, panels[2]))
+
+
+def test_an_unreadable_control_image_costs_only_its_candidate(
+    engine: DiffusionEngine, controlnet: Model, tmp_path: Path
+) -> None:
+    good = quick(control=control(controlnet, write_map(tmp_path / "good.png", TINY)))
+    (tmp_path / "bad.png").write_text("no picture")
+    bad = quick(id="p02", control=control(controlnet, tmp_path / "bad.png"))
+    results = draw(engine, candidate(bad), candidate(good))
+
+    assert_same(results.drawn[0].image, image(engine, good))
+    [failed] = results.failed
+    assert failed.candidate.name == "p02-c01"
+    assert "bad.png" in failed.reason
+
+
+def test_a_batch_without_any_readable_control_image_fails(
+    engine: DiffusionEngine, controlnet: Model, tmp_path: Path
+) -> None:
+    panel = quick(control=control(controlnet, tmp_path / "missing.png"))
+    results = draw(engine, candidate(panel, 1), candidate(panel, 2))
+
+    assert (len(results.drawn), len(results.failed)) == (0, 2)
+
+
+def test_a_broken_lora_fails_its_batch_and_leaves_no_trace(
+    engine: DiffusionEngine, pocket: Components, tmp_path: Path
+) -> None:
+    plain = quick()
+    before = image(engine, plain)
+    file = write_peft(tmp_path / "cut.safetensors", pocket.folder)
+    file.write_bytes(file.read_bytes()[:-100])
+    panel = replace(plain, loras=(lora(file),))
+    results = draw(engine, candidate(panel, 1), candidate(panel, 2))
+
+    assert results.drawn == []
+    assert ["cut.safetensors" in failed.reason for failed in results.failed] == [True, True]
+    assert difference(image(engine, plain), before).largest == 0
+
+
+def test_a_network_that_cannot_run_fails_its_batch_only(
+    engine: DiffusionEngine, pocket: Components, tmp_path: Path
+) -> None:
+    """This ControlNet halves its image once instead of three times."""
+    network = ControlNetModel.from_unet(pocket.unet, conditioning_embedding_out_channels=(8, 8))
+    network.save_pretrained(tmp_path / "odd")
+    hint = control(Model("odd", tmp_path / "odd", "odd"), write_map(tmp_path / "map.png", TINY))
+    results = draw(engine, candidate(quick(control=replace(hint, start=0.0, end=1.0))))
+
+    [failed] = results.failed
+    assert "size of tensor" in failed.reason
+    assert draw(engine, candidate(quick())).failed == []
+
+
+def test_empty_lanes_change_nothing(
+    engine: DiffusionEngine, controlnet: Model, tmp_path: Path
+) -> None:
+    hint = control(controlnet, write_map(tmp_path / "map.png", TINY))
+    for panel in (quick(), quick(sampler="euler a", guidance=1.0), quick(control=hint)):
+        results = draw(engine, None, candidate(panel), None)
+
+        assert_same(results.images[0], image(engine, panel))
+
+
+def test_lanes_keep_their_pictures_in_any_order(engine: DiffusionEngine) -> None:
+    lanes = [candidate(quick(sampler="euler a", prompt=PROMPTS[i]), seed=i) for i in range(4)]
+    forwards, backwards = draw(engine, *lanes).images, draw(engine, *lanes[::-1]).images
+
+    for one, other in zip(forwards, backwards[::-1], strict=True):
+        assert_same(one, other)
+    assert difference(forwards[0], forwards[1]).mean > 10
+
+
+def test_the_same_batch_gives_the_same_bits(engine: DiffusionEngine) -> None:
+    one, other = (image(engine, quick(sampler="unipc")) for _ in range(2))
+
+    assert difference(one, other).largest == 0
+
+
+def test_the_seconds_of_a_batch_are_shared_out(engine: DiffusionEngine) -> None:
+    started = time.perf_counter()
+    results = draw(engine, *(candidate(quick(), seed) for seed in range(3)))
+    elapsed = time.perf_counter() - started
+
+    seconds = [each.seconds for each in results.drawn]
+    assert min(seconds) > 0
+    assert elapsed / 2 < sum(seconds) <= elapsed
+
+
+def test_a_vae_that_overflows_is_told_of(pocket: Components) -> None:
+    engine = DiffusionEngine(replace(pocket, vae=overflowing(pocket.vae).half()))
+    [drawn] = draw(engine, candidate(quick())).drawn
+
+    assert drawn.notes == ("the VAE overflowed in float16; decoded again in float32",)
+    assert difference(drawn.image, image(DiffusionEngine(pocket), quick())).largest <= 3
+
+
+@pytest.fixture
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.mark.usefixtures("_offline")
+def test_nothing_is_asked_of_the_network() -> None:
+    engine = DiffusionEngine.open(Model("pocket", MODEL, "x"), None, "cpu")
+
+    assert draw(engine, candidate(quick())).failed == []
+
+
+def test_nothing_is_left_switched_off_for_others(engine: DiffusionEngine) -> None:
+    """Between two pictures the caller is not in inference mode."""
+    events = engine.draw(batch(candidate(quick(), 1), candidate(quick(), 2)), ())
+    modes = [torch.is_inference_mode_enabled() for _ in events]
+
+    assert modes == [False, False]
