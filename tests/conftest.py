@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import comicgen.diffusion  # noqa: F401 - sets how torch's threads wait, before torch is loaded
+
 if TYPE_CHECKING:
     from comicgen.diffusion.models import Components
 

@@ -13,7 +13,10 @@ from comicgen.render import Stopping
 
 
 class Progress:
-    """A bar on stderr, whose ETA comes from measured costs; failures and notes above it."""
+    """A bar on stderr, whose ETA comes from measured costs; failures and notes above it.
+
+    Where stderr is no terminal but a log, it is a line for each candidate instead.
+    """
 
     def __init__(self, todo: Plan) -> None:
         self._eta = Eta(todo.batches, todo.costs)
@@ -23,6 +26,7 @@ class Progress:
         self._bar = Bar(
             *(TextColumn(each) if isinstance(each, str) else each for each in columns),
             console=people,
+            disable=not people.is_terminal,
         )
         self._task = self._bar.add_task("drawing", total=todo.images, eta=self._left())
 
@@ -61,6 +65,9 @@ class Progress:
             self._finish(batch, self._open.pop(id(batch)))
         name = f"drew {candidate.name}" if seconds is not None else f"{candidate.name} failed"
         self._bar.update(self._task, advance=1, description=name, eta=self._left())
+        if self._bar.disable:
+            task = self._bar.tasks[0]
+            say(f"{task.completed:.0f}/{task.total:.0f} {name}, {self._left()}")
 
     def _finish(self, batch: Batch, took: list[float | None]) -> None:
         measured = [seconds for seconds in took if seconds is not None]

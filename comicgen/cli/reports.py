@@ -33,7 +33,7 @@ def plan(planned: Plan, folder: Path, as_json: bool) -> None:
 def _groups(planned: Plan) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("size", "control", "loras", "sampler", "steps"):
-        table.add_column(title)
+        table.add_column(title, overflow="fold")
     for title in ("pictures", "batches", "padded"):
         table.add_column(title, justify="right")
     for row, group in groupby(planned.batches, _group):

@@ -1,0 +1,59 @@
+"""Lay out the pictures of an output folder on one sheet: a row for each panel.
+
+python scripts/contact_sheet.py outputs/demo sheet.png
+"""
+
+import json
+import sys
+from itertools import groupby
+from pathlib import Path
+
+from PIL import Image
+
+HEIGHT, GAP, WIDTH = 160, 6, 1024
+
+
+def main(folder: Path, sheet: Path) -> None:
+    """Write the sheet of `folder` to the file `sheet`."""
+    candidates = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["candidates"]
+    done = (each for each in candidates if each["status"] == "done")
+    strips = [
+        [_scaled(folder / each["file"]) for each in panel]
+        for _, panel in groupby(done, lambda each: each["panel"])
+    ]
+    _paste(_rows(strips)).save(sheet)
+
+
+def _scaled(file: Path) -> Image.Image:
+    with Image.open(file) as picture:
+        width = round(picture.width * HEIGHT / picture.height)
+        return picture.convert("RGB").resize((width, HEIGHT), Image.Resampling.LANCZOS)
+
+
+def _rows(strips: list[list[Image.Image]]) -> list[list[Image.Image]]:
+    """As many panels in a row as fit; a panel stays together."""
+    rows: list[list[Image.Image]] = [[]]
+    for strip in strips:
+        if rows[-1] and _width(rows[-1] + strip) > WIDTH:
+            rows.append([])
+        rows[-1] += strip
+    return rows
+
+
+def _width(row: list[Image.Image]) -> int:
+    return sum(picture.width + GAP for picture in row) + GAP
+
+
+def _paste(rows: list[list[Image.Image]]) -> Image.Image:
+    size = (max(map(_width, rows)), (HEIGHT + GAP) * len(rows) + GAP)
+    sheet = Image.new("RGB", size, "white")
+    for number, row in enumerate(rows):
+        x = GAP
+        for picture in row:
+            sheet.paste(picture, (x, GAP + number * (HEIGHT + GAP)))
+            x += picture.width + GAP
+    return sheet
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
