@@ -15,7 +15,7 @@ from comicgen.plan import Batch, Candidate
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A picture. `seconds` is its share of the batch, `notes` what had to be done for it."""
+    """A picture. `seconds` is what its lane took, `notes` what had to be done for it."""
 
     candidate: Candidate
     image: Image

@@ -20,12 +20,14 @@ _DEV = Path("/dev")
 class Environment:
     """Where the same fields give the same bits.
 
-    `device` is torch's word for it (cpu, cuda, cuda:1), `hardware` its name; `precision` is
-    fp32, fp16 or bf16; the rest are versions, and `numerics` the choice of kernels.
+    `device` is torch's word for it (cpu, cuda, cuda:1), `hardware` its name; `threads` share
+    the work of a kernel on a CPU, and split sums by their number (0 on a GPU, where they do not);
+    `precision` is fp32, fp16 or bf16; the rest are versions, and `numerics` the choice of kernels.
     """
 
     device: str
     hardware: str
+    threads: int
     precision: str
     torch: str
     diffusers: str
@@ -35,12 +37,14 @@ class Environment:
     @property
     def label(self) -> str:
         """All of it in one line, except which of several equal GPUs it is."""
+        threads = f" with {self.threads} threads" if self.threads else ""
         return (
-            f"{self.hardware}, {self.precision}, torch {self.torch}, diffusers {self.diffusers}, "
-            f"transformers {self.transformers}, {self.numerics} numerics"
+            f"{self.hardware}{threads}, {self.precision}, torch {self.torch}, "
+            f"diffusers {self.diffusers}, transformers {self.transformers}, "
+            f"{self.numerics} numerics"
         )
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, str | int]:
         """As plain JSON, for the manifest."""
         return asdict(self)
 
@@ -60,6 +64,7 @@ def current(device: str, precision: str | None) -> Environment:
     return Environment(
         device,
         _cpu() if on_cpu else _gpu(device, torch),
+        _threads() if on_cpu else 0,
         precision or ("fp32" if on_cpu else "fp16"),
         torch,
         version("diffusers"),
@@ -83,6 +88,12 @@ def _cpu() -> str:
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     name = model[1].strip() if model else platform.processor() or "CPU"
     return f"{name} ({platform.machine()})"
+
+
+def _threads() -> int:
+    """As many as OMP_NUM_THREADS says, else as there are cores that this process may use."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) else len(os.sched_getaffinity(0))
 
 
 def _gpu(device: str, torch: str) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Literal, Self
+from typing import Self
 
 from comicgen.engine import Drawn, Engine, Event, Failed
 from comicgen.outputs import Outputs
@@ -21,14 +21,14 @@ class Stopping:
 class Result:
     """How many candidates were drawn and how many failed, and whether the author stopped it."""
 
-    drawn: int
-    failed: int
-    stopped: Literal["interrupted"] | None = None
+    drawn: int = 0
+    failed: int = 0
+    interrupted: bool = False
 
     @property
     def exit_code(self) -> int:
         """0 done, 3 finished with failed candidates, 130 interrupted."""
-        if self.stopped:
+        if self.interrupted:
             return 130
         return 3 if self.failed else 0
 
@@ -47,9 +47,9 @@ def render(plan: Plan, engine: Engine, outputs: Outputs, report: Report) -> Resu
         OutputError: the output folder cannot be written any more; what was kept stays.
     """
     kept: Counter[type[Event]] = Counter()
-    stopped: Literal["interrupted"] | None = None
+    interrupted = False
     try:
-        with Interruption(report) as interruption, outputs.run(plan.images):
+        with Interruption(report) as interruption, outputs.run(plan.pictures):
             for number, batch in enumerate(plan.batches, start=1):
                 interruption.heed()
                 for event in engine.draw(batch, plan.batches[number:]):
@@ -57,9 +57,10 @@ def render(plan: Plan, engine: Engine, outputs: Outputs, report: Report) -> Resu
                     kept[type(event)] += 1
                     report(event)
     except KeyboardInterrupt:
-        stopped = "interrupted"
-    assert stopped or kept[Drawn] + kept[Failed] == plan.images, "the engine left candidates out"
-    return Result(kept[Drawn], kept[Failed], stopped)
+        interrupted = True
+    told = kept[Drawn] + kept[Failed]
+    assert interrupted or told == plan.pictures, "the engine left candidates out"
+    return Result(kept[Drawn], kept[Failed], interrupted)
 
 
 class Interruption:

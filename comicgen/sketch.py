@@ -1,7 +1,7 @@
-"""An engine without a model: it draws coloured waves, quickly, and the same for the same fields.
+"""The other engine: coloured waves instead of pictures, quickly, the same for the same fields.
 
-Panels differ in palette, candidates of a panel in pattern. It shows how a story is laid out
-before a model is at hand, and stands in for one in tests.
+Panels differ in palette, candidates of a panel in pattern. It keeps the seam honest, and stands
+in for a model wherever none is needed: in tests, and when planning and resuming are timed.
 """
 
 import hashlib

@@ -20,7 +20,7 @@ from comicgen.sizes import Size
 from comicgen.sketch import Sketch
 from comicgen.storyboard import Model, Panel, Storyboard
 
-ENVIRONMENT = Environment("cpu", "a test's CPU", "fp32", "2.0", "0.3", "5.0")
+ENVIRONMENT = Environment("cpu", "a test's CPU", 2, "fp32", "2.0", "0.3", "5.0")
 POCKET = Model("pocket", Path("/models/pocket"), hashlib.sha256(b"pocket").hexdigest())
 
 PROCESSES = multiprocessing.get_context("forkserver")

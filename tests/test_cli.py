@@ -1,6 +1,7 @@
 """The commands as people and programs use them, drawn by the sketch engine."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from PIL import Image
+from safetensors.numpy import load_file, save_file
 
 from comicgen.cli import main, rendering
 from comicgen.engine import Failed
+from comicgen.pocket import MODEL
 from comicgen.sketch import Sketch
 
 STORY = """\
@@ -23,6 +27,9 @@ panels:
   - {id: p02, prompt: a king in a castle}
   - {id: p03, prompt: a witch in a cave, caption: Who is there?}
 """
+
+
+OPEN_ENGINE = rendering.open_engine
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,19 @@ def edit(story: Path, old: str, new: str) -> None:
     text = story.read_text(encoding="utf-8")
     assert old in text
     story.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def write_wrong_weights(folder: Path) -> None:
+    """Beside the storyboards: a model without its UNet, one whose UNet lacks a tensor."""
+    half = shutil.copytree(MODEL, folder.parent / "half")
+    shutil.rmtree(half / "unet")
+    file = (
+        shutil.copytree(MODEL, folder.parent / "torn") / "unet/diffusion_pytorch_model.safetensors"
+    )
+    save_file({n: t for n, t in load_file(file).items() if n != "conv_in.bias"}, file)
+    stem = "unet.down_blocks.1.attentions.0.transformer_blocks.0.attn2.to_k.lora_"
+    sd15 = {f"{stem}A.weight": np.ones((2, 768), "f4"), f"{stem}B.weight": np.ones((320, 2), "f4")}
+    save_file(sd15, folder / "sd15.safetensors")
 
 
 def output(story: Path) -> Path:
@@ -199,6 +219,44 @@ def test_options_that_make_no_sense_write_nothing(
     assert not output(story).exists()
 
 
+WRONG = {
+    "an unknown key": ("aspect: 16:9", "aspekt: 16:9", "did you mean 'aspect'"),
+    "a wrong type": ("steps: 4", "steps: [4]", "steps"),
+    "a missing file": ("aspect: 16:9", "loras: [{file: gone.safetensors}]", "gone.safetensors"),
+    "a model without a part": ("defaults:", "model: ../half\ndefaults:", "unet"),
+    "a model without a tensor": ("defaults:", "model: ../torn\ndefaults:", "conv_in.bias"),
+    "a LoRA for another base": ("aspect: 16:9", "loras: [{file: sd15.safetensors}]", "768 wide"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "said"), WRONG.values(), ids=WRONG)
+def test_bad_input_is_a_sentence_and_nothing_is_written(
+    comicgen: Comicgen, monkeypatch: pytest.MonkeyPatch, story: Path, old: str, new: str, said: str
+) -> None:
+    monkeypatch.setattr(rendering, "open_engine", OPEN_ENGINE)
+    write_wrong_weights(story.parent)
+    edit(story, old, new)
+    before = sorted(story.parent.parent.rglob("*"))
+
+    ended = comicgen("render", "--device", "cpu")
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+    assert sorted(story.parent.parent.rglob("*")) == before
+
+
+def test_a_journal_damaged_in_the_middle_is_left_alone(comicgen: Comicgen, story: Path) -> None:
+    comicgen("render")
+    journal = output(story) / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:2], b"?" + lines[2], *lines[3:]]))
+    before = journal.read_bytes()
+
+    ended = comicgen("render")
+    assert ended.code == 2
+    assert f"{journal}:3: the line is damaged" in ended.err
+    assert journal.read_bytes() == before
+
+
 def test_output_is_another_folder(comicgen: Comicgen, story: Path, tmp_path: Path) -> None:
     comicgen("render", "--output", str(tmp_path / "elsewhere"))
 
@@ -254,15 +312,15 @@ def test_inspect_tells_a_picture_from_a_model(comicgen: Comicgen, story: Path) -
         assert "a fox in a forest" in image.info["parameters"]
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
 @pytest.mark.parametrize("what", ["storyboard", "manifest"])
 def test_schema_is_a_valid_json_schema(
-    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    comicgen: Comicgen, what: str, options: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["comicgen", "schema", what])
-    with pytest.raises(SystemExit):
-        main()
+    ended = comicgen("schema", *options, file=Path(what))
 
-    Draft202012Validator.check_schema(json.loads(capsys.readouterr().out))
+    Draft202012Validator.check_schema(json.loads(ended.out))
+    assert (len(ended.out.splitlines()) == 1) == bool(options)
 
 
 def test_a_stranger_s_text_does_not_steer_the_terminal(comicgen: Comicgen, story: Path) -> None:
@@ -286,8 +344,6 @@ def test_a_stranger_s_text_does_not_steer_the_terminal(comicgen: Comicgen, story
     ],
 )
 def test_torch_is_not_imported_before_drawing(arguments: list[str], story: Path) -> None:
-    from comicgen.pocket import MODEL
-
     places = {"STORY": str(story), "MODEL": str(MODEL)}
     argv = ["comicgen", *(places.get(each, each) for each in arguments)]
     program = (

@@ -8,7 +8,7 @@ import torch
 from drawings import write_controlnet
 from safetensors.torch import load_file, save_file
 
-from comicgen.diffusion.models import Components, choose_dtype, load_controlnet, load_model
+from comicgen.diffusion.models import Components, load_controlnet, load_model
 from comicgen.errors import InputError
 from comicgen.pocket import MODEL
 
@@ -18,15 +18,6 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     return Path(shutil.copytree(MODEL, tmp_path / "model"))
-
-
-def test_a_cpu_draws_in_float32_and_a_gpu_in_float16_unless_told_otherwise() -> None:
-    cuda = torch.device("cuda")
-
-    assert choose_dtype(None, CPU) == torch.float32
-    assert choose_dtype(None, cuda) == torch.float16
-    assert choose_dtype("bf16", CPU) == torch.bfloat16
-    assert choose_dtype("fp32", cuda) == torch.float32
 
 
 def test_every_network_is_frozen_and_in_the_dtype_asked_for() -> None:

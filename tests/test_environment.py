@@ -145,14 +145,23 @@ def test_a_gpu_on_a_machine_without_one_is_refused(machine: Path) -> None:
 
 
 def test_the_label_tells_all_but_which_of_equal_gpus() -> None:
-    one = Environment("cuda:0", "NVIDIA H200", "fp16", "2.13.0", "0.42.1", "5.24.0")
-    two = Environment("cuda:1", "NVIDIA H200", "fp16", "2.13.0", "0.42.1", "5.24.0")
+    one = Environment("cuda:0", "NVIDIA H200", 0, "fp16", "2.13.0", "0.42.1", "5.24.0")
+    two = Environment("cuda:1", "NVIDIA H200", 0, "fp16", "2.13.0", "0.42.1", "5.24.0")
 
     assert one.label == two.label
     assert one.label == (
         "NVIDIA H200, fp16, torch 2.13.0, diffusers 0.42.1, transformers 5.24.0, plain numerics"
     )
     assert Environment(**two.to_json()) == two
+
+
+def test_the_number_of_threads_is_part_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    three = current("cpu", None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+
+    assert "with 3 threads" in three.label
+    assert current("cpu", None).label != three.label
 
 
 def test_neither_the_plan_nor_the_environment_loads_torch() -> None:

@@ -26,7 +26,15 @@ MAY_IMPORT = {
     "sketch": {"engine", "plan"},
     "outputs": {"plan", "engine", "environment", "storyboard"},
     "render": {"plan", "engine", "outputs"},
-    "diffusion": {"weights", "prompts", "engine", "plan", "storyboard", "sizes", "pocket"},
+    "diffusion": {
+        "weights",
+        "prompts",
+        "engine",
+        "environment",
+        "plan",
+        "storyboard",
+        "sizes",
+    },
 }
 MAY_IMPORT_ALL = {"cli", "__main__"}
 

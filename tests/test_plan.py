@@ -115,6 +115,14 @@ def test_bucket_and_lane_do_not_depend_on_what_is_done_or_selected(
     assert places(made).items() <= places(whole).items()
 
 
+def test_asking_for_more_moves_no_other_candidate() -> None:
+    storyboard = story(panel("a", candidates=1), panel("b", candidates=2))
+    before, after = (plan(storyboard, Memory(more=more), batch=4) for more in ({}, {"a": 2}))
+
+    assert places(before).items() <= places(after).items()
+    assert lanes(after) == [["a-c01", "b-c01", "b-c02"], ["a-c02", "a-c03"]]
+
+
 @settings(deadline=None)
 @given(stories(), st.integers(1, 5))
 def test_what_was_drawn_is_kept_by_the_next_plan(storyboard: Storyboard, batch: int) -> None:
@@ -129,7 +137,7 @@ def test_ten_candidates_at_four_lanes_are_four_four_and_two() -> None:
     made = plan(story(panel(candidates=10)), Memory(), batch=4)
 
     assert [each.bucket.batch for each in made.batches] == [4, 4, 2]
-    assert (made.images, made.captures, made.padded, made.groups) == (10, 2, 0, 1)
+    assert (made.pictures, made.captures, made.padded, made.groups) == (10, 2, 0, 1)
 
 
 def test_lanes_that_are_not_drawn_now_stay_empty_and_their_batches_keep_their_buckets() -> None:
@@ -138,10 +146,10 @@ def test_lanes_that_are_not_drawn_now_stay_empty_and_their_batches_keep_their_bu
     made = plan(storyboard, remembered(storyboard, *done), batch=4)
 
     assert lanes(made) == [["p01-c05", None, None, None], ["p01-c09", None]]
-    assert (made.images, made.captures, made.padded) == (2, 2, 4)
+    assert (made.pictures, made.captures, made.padded) == (2, 2, 4)
 
 
-def test_the_largest_size_comes_first_then_each_control_and_lora_set_once_in_story_order() -> None:
+def test_the_largest_size_comes_first_then_each_control_lora_set_and_sampler_once() -> None:
     with_lora = (lora("m"),)
     storyboard = story(
         panel("small", candidates=1),
@@ -154,7 +162,7 @@ def test_the_largest_size_comes_first_then_each_control_and_lora_set_once_in_sto
     )
     made = plan(storyboard, Memory())
 
-    order = ["plain", "ddim", "plain2", "lora", "lora2", "control", "small"]
+    order = ["plain", "plain2", "ddim", "lora", "lora2", "control", "small"]
     assert lanes(made) == [[f"{id}-c01"] for id in order]
 
 
@@ -308,6 +316,6 @@ def test_five_thousand_panels_of_four_candidates_are_planned_whole() -> None:
     ]
     made = plan(story(*panels, model=model()), Memory(), batch=8)
 
-    assert made.images == 20_000
+    assert made.pictures == 20_000
     assert sum(len(each.candidates) for each in made.batches) == 20_000
     assert made.groups == 4

@@ -65,7 +65,7 @@ def test_every_candidate_is_drawn_kept_and_reported(tmp_path: Path) -> None:
     result = draw(storyboard, report=reported.append)
 
     names = {each.name for each in candidates(storyboard)}
-    assert (result.drawn, result.failed, result.stopped, result.exit_code) == (6, 0, None, 0)
+    assert (result.drawn, result.failed, result.interrupted, result.exit_code) == (6, 0, False, 0)
     assert names == {event.candidate.name for event in reported}
     assert names == {Path(file).stem for file in pictures(storyboard)}
     assert draw(storyboard).drawn == 0
@@ -117,7 +117,7 @@ def test_the_first_signal_stops_after_the_running_batch(
 
     result = draw(storyboard, Disturbed(4, signal_once(number)), batch=3, report=reported.append)
 
-    assert (result.drawn, result.stopped, result.exit_code) == (6, "interrupted", 130)
+    assert (result.drawn, result.interrupted, result.exit_code) == (6, True, 130)
     assert len(pictures(storyboard)) == 6
     assert [type(event) for event in reported[:4]] == [Drawn, Drawn, Drawn, Stopping]
     assert manifest(storyboard)["runs"][0]["stopped"] == "interrupted"
@@ -130,7 +130,7 @@ def test_the_second_signal_stops_at_once_without_a_partial_file(tmp_path: Path) 
 
     result = draw(storyboard, Disturbed(5, signal_twice), batch=3)
 
-    assert (result.drawn, result.stopped, result.exit_code) == (4, "interrupted", 130)
+    assert (result.drawn, result.interrupted, result.exit_code) == (4, True, 130)
     assert [f"p01/p01-c0{n}.png" for n in range(1, 5)] == list(pictures(storyboard))
     assert not list(folder_for(storyboard.path).rglob(".comicgen-*"))
     assert len(manifest(storyboard)["candidates"]) == 4
@@ -142,7 +142,7 @@ def test_a_signal_in_the_last_batch_lets_the_run_end_well(tmp_path: Path) -> Non
 
     result = draw(storyboard, Disturbed(2, signal_once(signal.SIGINT)), batch=3)
 
-    assert (result.drawn, result.stopped, result.exit_code) == (3, None, 0)
+    assert (result.drawn, result.interrupted, result.exit_code) == (3, False, 0)
 
 
 def test_signals_are_handled_as_before_after_the_run(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from comicgen import __version__
 from comicgen.cli import reports
 from comicgen.cli.say import answer, say
 from comicgen.cli.situation import look
-from comicgen.environment import default_batch
 from comicgen.errors import ComicgenError, CommandError, StoryboardError
 from comicgen.outputs import manifest_schema
-from comicgen.plan import Selection, plan
+from comicgen.plan import Kind, Selection
 from comicgen.storyboard import load, schema
 from comicgen.weights import describe
 
@@ -117,7 +116,7 @@ def render(
     json: Json = False,
 ) -> None:
     """Draw what is not done: new, changed, missing, damaged and failed candidates."""
-    from comicgen.cli.rendering import Kind, Order, carry_out
+    from comicgen.cli.rendering import Order, carry_out
 
     if redo + reseed + (more is not None) > 1:
         raise CommandError("--redo, --reseed and --more exclude each other; choose one")
@@ -139,14 +138,7 @@ def plan_(
 ) -> None:
     """Show what `render` would draw: batches, order, and the reason of every candidate."""
     seen = look(story, output, device)
-    selection = _selection(panel, candidate, failed)
-    planned = plan(
-        seen.storyboard,
-        seen.memory,
-        selection,
-        batch=batch or default_batch(seen.environment),
-        environment=seen.environment.label,
-    )
+    planned = seen.plan(_selection(panel, candidate, failed), batch)
     reports.plan(planned, seen.folder, json)
 
 
@@ -156,8 +148,7 @@ def status(
 ) -> None:
     """Tell what is done, what failed and what is still to draw."""
     seen = look(story, output, device)
-    planned = plan(seen.storyboard, seen.memory, environment=seen.environment.label)
-    reports.status(planned, seen.folder, json)
+    reports.status(seen.plan(), seen.folder, json)
 
 
 @app.command()

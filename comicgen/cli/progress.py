@@ -1,5 +1,6 @@
 """What `render` tells while it draws: a bar and an ETA to people, lines to programs."""
 
+from statistics import mean
 from types import TracebackType
 from typing import Self
 
@@ -28,7 +29,7 @@ class Progress:
             console=people,
             disable=not people.is_terminal,
         )
-        self._task = self._bar.add_task("drawing", total=todo.images, eta=self._left())
+        self._task = self._bar.add_task("drawing", total=todo.pictures, eta=self._left())
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -71,7 +72,7 @@ class Progress:
 
     def _finish(self, batch: Batch, took: list[float | None]) -> None:
         measured = [seconds for seconds in took if seconds is not None]
-        self._eta.finished(batch, sum(measured) if measured else None)
+        self._eta.finished(batch, mean(measured) * batch.bucket.batch if measured else None)
 
     def _left(self) -> str:
         seconds = self._eta.remaining()

@@ -3,21 +3,18 @@
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from comicgen.cli import reports
 from comicgen.cli.progress import Progress, print_line
 from comicgen.cli.say import answer, count, say
 from comicgen.cli.situation import Situation
 from comicgen.engine import Engine
-from comicgen.environment import Environment, default_batch
-from comicgen.outputs import Outputs
-from comicgen.plan import Plan, Request, Selection, plan, request
+from comicgen.environment import Environment
+from comicgen.outputs import Outputs, refuse_if_busy
+from comicgen.plan import Kind, Plan, Request, Selection, request
 from comicgen.render import Report, Result
 from comicgen.render import render as draw
 from comicgen.storyboard import Model
-
-Kind = Literal["redo", "reseed", "more"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,43 +32,44 @@ def open_engine(model: Model, environment: Environment) -> Engine:
     """Load the model; torch is imported here and not before."""
     from comicgen.diffusion.engine import DiffusionEngine
 
-    return DiffusionEngine.open(model, environment.precision, environment.device)
+    return DiffusionEngine.open(model, environment)
 
 
 def carry_out(seen: Situation, order: Order) -> int:
-    """Draw what the order asks for and is not done; the exit code."""
+    """Draw what the order asks for and is not done; the exit code.
+
+    The model is loaded before anything is written, so that a wrong one leaves no trace.
+    """
     reports.warn(seen.storyboard)
-    _request(seen, order)
-    _plan(seen, order)  # a wrong order ends here, before anything is written
+    _, todo = _decide(seen, order)
+    refuse_if_busy(seen.folder)
+    engine = _load(seen, todo, order) if todo.batches else None
     with Outputs.open(seen.folder, seen.storyboard, seen.environment) as outputs:
-        seen = replace(seen, memory=outputs.memory)
-        if asked := _request(seen, order):
+        asked, todo = _decide(replace(seen, memory=outputs.memory), order)
+        if asked:
             outputs.ask(asked)
-            seen = replace(seen, memory=seen.memory.with_request(asked))
-        todo = _plan(seen, order)
-        result = _render(seen, todo, outputs, order) if todo.batches else Result(0, 0)
+        result = Result()
+        if todo.batches:
+            with _telling(todo, order) as tell:
+                result = draw(todo, engine or _load(seen, todo, order), outputs, tell)
     _conclude(todo, result, seen.folder, order)
     return result.exit_code
 
 
-def _request(seen: Situation, order: Order) -> Request | None:
-    if order.kind is None:
-        return None
-    return request(seen.storyboard, seen.memory, order.selection, order.kind, order.more)
+def _decide(seen: Situation, order: Order) -> tuple[Request | None, Plan]:
+    """What to write down before drawing, if anything, and what is to be drawn then."""
+    asked = None
+    if order.kind:
+        asked = request(seen.storyboard, seen.memory, order.selection, order.kind, order.more)
+    if asked:
+        seen = replace(seen, memory=seen.memory.with_request(asked))
+    return asked, seen.plan(order.selection, order.batch)
 
 
-def _plan(seen: Situation, order: Order) -> Plan:
-    lanes = order.batch or default_batch(seen.environment)
-    label = seen.environment.label
-    return plan(seen.storyboard, seen.memory, order.selection, batch=lanes, environment=label)
-
-
-def _render(seen: Situation, todo: Plan, outputs: Outputs, order: Order) -> Result:
+def _load(seen: Situation, todo: Plan, order: Order) -> Engine:
     if not order.json:
-        say(f"drawing {count(todo.images, 'picture')} into {seen.folder}")
-    engine = open_engine(seen.storyboard.model, seen.environment)
-    with _telling(todo, order) as tell:
-        return draw(todo, engine, outputs, tell)
+        say(f"drawing {count(todo.pictures, 'picture')} into {seen.folder}")
+    return open_engine(seen.storyboard.model, seen.environment)
 
 
 def _telling(todo: Plan, order: Order) -> AbstractContextManager[Report]:
@@ -79,11 +77,11 @@ def _telling(todo: Plan, order: Order) -> AbstractContextManager[Report]:
 
 
 def _conclude(todo: Plan, result: Result, folder: Path, order: Order) -> None:
-    left = todo.images - result.drawn - result.failed
+    left = todo.pictures - result.drawn - result.failed
     if order.json:
         ended = {"drawn": result.drawn, "failed": result.failed, "left": left}
         waiting = [each.candidate.name for each in todo.waiting]
-        rest = {"kept": len(todo.kept), "waiting": waiting, "stopped": result.stopped}
+        rest = {"kept": len(todo.kept), "waiting": waiting, "interrupted": result.interrupted}
         answer({"event": "finished", "output": str(folder), **ended, **rest})
         return
     reports.decisions("left alone, not asked for", todo.waiting)
@@ -91,5 +89,5 @@ def _conclude(todo: Plan, result: Result, folder: Path, order: Order) -> None:
         say(f"nothing to do: {count(len(todo.kept), 'candidate')} kept in {folder}")
         return
     failed = f", {result.failed} failed" if result.failed else ""
-    stopped = f"; stopped with {left} left, the same command goes on" if result.stopped else ""
+    stopped = f"; stopped with {left} left, the same command goes on" if result.interrupted else ""
     say(f"drew {count(result.drawn, 'picture')}{failed} into {folder}{stopped}", style="bold")

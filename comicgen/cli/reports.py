@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from comicgen.cli.say import answer, count, duration, people, printable, say
-from comicgen.plan import Batch, Decision, Plan
+from comicgen.plan import Batch, ControlWindow, Decision, Plan
 from comicgen.storyboard import Storyboard
 
 
@@ -46,10 +46,17 @@ def _groups(planned: Plan) -> Table:
 
 
 def _group(batch: Batch) -> tuple[str, ...]:
-    control = f"{batch.control.model.written}" if batch.control else "-"
-    loras = ", ".join(f"{lora.written} {lora.weight:g}" for lora in batch.loras) or "-"
     guided = "" if batch.bucket.guided else " unguided"
-    return str(batch.bucket.size) + guided, control, loras, batch.sampler, str(batch.steps)
+    loras = ", ".join(f"{lora.written} {lora.weight:g}" for lora in batch.loras) or "-"
+    size = f"{batch.bucket.size}{guided}"
+    return size, _window(batch.control), loras, batch.sampler, str(batch.steps)
+
+
+def _window(control: ControlWindow | None) -> str:
+    if control is None:
+        return "-"
+    whole = (control.start, control.end) == (0, 1)
+    return control.model.written + ("" if whole else f" {control.start:g}-{control.end:g}")
 
 
 def decisions(title: str, listed: Iterable[Decision]) -> None:
@@ -73,10 +80,10 @@ def _orphans(planned: Plan) -> None:
 
 
 def _totals(planned: Plan) -> str:
-    seconds = planned.seconds(planned.costs)
+    seconds = planned.seconds
     cost = "uncalibrated" if seconds is None else f"about {duration(seconds)}"
     parts = [
-        count(planned.images, "picture") + " to draw",
+        count(planned.pictures, "picture") + " to draw",
         count(len(planned.batches), "batch"),
         count(planned.captures, "capture"),
         count(planned.padded, "padded lane"),
@@ -90,7 +97,7 @@ def status(planned: Plan, folder: Path, as_json: bool) -> None:
     """How much is done, and what is not."""
     kinds = Counter(each.reason.kind for each in (*planned.kept, *planned.drawn))
     if as_json:
-        left = [_as_json(each) for each in planned.drawn]
+        left = [each.to_json("draw") for each in planned.drawn]
         orphans = list(planned.orphans)
         answer({"output": str(folder), "counts": dict(kinds), "left": left, "orphans": orphans})
         return
@@ -99,11 +106,6 @@ def status(planned: Plan, folder: Path, as_json: bool) -> None:
     say(f"{len(planned.kept)} of {count(total, 'candidate')} done", style="bold")
     decisions("to draw", planned.drawn)
     _orphans(planned)
-
-
-def _as_json(decision: Decision) -> dict[str, str]:
-    reason = decision.reason
-    return {"candidate": decision.candidate.name, "kind": reason.kind, "detail": reason.detail}
 
 
 def check(storyboard: Storyboard, as_json: bool) -> None:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from comicgen.environment import Environment, current
+from comicgen.environment import Environment, current, default_batch
 from comicgen.outputs import folder_for, read_memory
-from comicgen.plan import Memory
+from comicgen.plan import EVERYTHING, Memory, Plan, Selection, plan
 from comicgen.storyboard import Storyboard, load
 
 
@@ -17,6 +17,16 @@ class Situation:
     folder: Path
     environment: Environment
     memory: Memory
+
+    def plan(self, selection: Selection = EVERYTHING, batch: int | None = None) -> Plan:
+        """What would be drawn, with so many lanes or as many as suit the device.
+
+        Raises:
+            CommandError: the selection names what is not there.
+        """
+        lanes = batch or default_batch(self.environment)
+        label = self.environment.label
+        return plan(self.storyboard, self.memory, selection, batch=lanes, environment=label)
 
 
 def look(story: Path, output: Path | None, device: str) -> Situation:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Self
 
 import torch
@@ -13,11 +13,12 @@ from comicgen.diffusion.control import ControlNets, is_open, read_control_image
 from comicgen.diffusion.decode import Decoder
 from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.lora import LoraWeights
-from comicgen.diffusion.models import Components, choose_dtype, load_model
+from comicgen.diffusion.models import PRECISIONS, Components, load_model
 from comicgen.diffusion.sampling import draw_noise, sample, upload
 from comicgen.diffusion.schedulers import SAMPLERS, schedule
 from comicgen.diffusion.text import Embedding, TextEncoding
 from comicgen.engine import Drawn, Event, Failed, Note
+from comicgen.environment import Environment
 from comicgen.errors import CandidateError, DeviceLost, MachineError
 from comicgen.plan import Batch, Candidate
 from comicgen.prompts import load_tokenizers
@@ -44,26 +45,24 @@ class DiffusionEngine:
         self._decoder = Decoder(model.vae)
 
     @classmethod
-    def open(cls, model: Model, precision: str | None, device: str) -> Self:
-        """Load a model onto a device such as cpu, cuda or cuda:1.
-
-        `precision` is fp32, fp16, bf16, or None for fp32 on a CPU and fp16 on a GPU.
+    def open(cls, model: Model, environment: Environment) -> Self:
+        """Load a model onto the device, and in the precision, of an environment.
 
         Raises:
             InputError: the model's folder is incomplete or broken.
             MachineError: the model does not fit into the device's memory.
         """
-        place = torch.device(device)
-        dtype = choose_dtype(precision, place)
+        place = torch.device(environment.device)
         if place.type == "cuda":
             place = torch.device("cuda", place.index or 0)
-            # Convolutions in TF32 would keep 10 bits of the 23 that the author asked for.
-            torch.backends.cudnn.allow_tf32 = dtype != torch.float32
+        else:
+            torch.set_num_threads(environment.threads)
         try:
-            return cls(load_model(model.folder, place, dtype))
+            return cls(load_model(model.folder, place, PRECISIONS[environment.precision]))
         except torch.OutOfMemoryError as error:
             raise MachineError(
-                f"{model.written} does not fit into the memory of {place}"
+                f"{model.written} does not fit into the memory of {place}; "
+                "close what else uses it, or choose another --device"
             ) from error
 
     def draw(self, batch: Batch, upcoming: Sequence[Batch]) -> Iterator[Event]:
@@ -78,7 +77,7 @@ class DiffusionEngine:
                 latents, failed = self._denoise(batch)
         except CandidateError as error:
             latents, failed = [], [Failed(each, str(error)) for each in batch.candidates]
-        share = (time.perf_counter() - started) / max(len(latents), 1)
+        share = (time.perf_counter() - started) / len(batch.lanes)
         yield from failed
         for candidate, own in latents:
             yield self._decode(candidate, own, share)
@@ -177,6 +176,7 @@ class DiffusionEngine:
                 place.enter_context(torch.inference_mode())
                 if self._stream is not None:
                     place.enter_context(torch.cuda.device(self._device))
+                    place.enter_context(_exact_convolutions())
                     place.enter_context(torch.cuda.stream(self._stream))
                 yield
         except torch.OutOfMemoryError as error:
@@ -199,3 +199,11 @@ class DiffusionEngine:
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def _exact_convolutions() -> AbstractContextManager[None]:
+    """In float32 not TF32, which keeps 10 of its 23 bits; and never another kernel by timing."""
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=False, allow_tf32=False
+    )
+    return flags

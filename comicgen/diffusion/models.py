@@ -37,11 +37,6 @@ class Components:
     dtype: torch.dtype
 
 
-def choose_dtype(precision: str | None, device: torch.device) -> torch.dtype:
-    """The dtype that the author asked for, else float16 on a GPU and float32 on a CPU."""
-    return PRECISIONS[precision or ("fp32" if device.type == "cpu" else "fp16")]
-
-
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Components:
     """Load an SDXL model from a folder.
 
@@ -101,14 +96,16 @@ def _load(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress bars that the libraries draw for every part."""
+    """Without the progress bars and advice that the libraries print for every part."""
     libraries = (diffusers.utils.logging, transformers.utils.logging)
-    shown = [library.is_progress_bar_enabled() for library in libraries]
+    before = [(each.is_progress_bar_enabled(), each.get_verbosity()) for each in libraries]
     for library in libraries:
         library.disable_progress_bar()
+        library.set_verbosity_error()
     try:
         yield
     finally:
-        for library, before in zip(libraries, shown, strict=True):
-            if before:
+        for library, (bar, verbosity) in zip(libraries, before, strict=True):
+            library.set_verbosity(verbosity)
+            if bar:
                 library.enable_progress_bar()

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from comicgen.errors import OutputError
+
+LOCK = ".lock"
+HOLDER = ".writer"
+"""Who holds the lock; not in the lock file, which who tries the lock may truncate."""
 
 
 @contextmanager
@@ -19,20 +23,35 @@ def sole_writer(folder: Path) -> Iterator[None]:
         OutputError: another process holds it.
         OSError: the folder cannot be written.
     """
-    lock = FileLock(folder / ".lock")
-    holder = folder / ".writer"  # not in the lock file, which who tries the lock may truncate
+    lock = _acquire(folder)
+    try:
+        name = f"process {os.getpid()} on {socket.gethostname()}"
+        (folder / HOLDER).write_text(name, encoding="utf-8")
+        yield
+    finally:
+        lock.release()
+
+
+def refuse_if_busy(folder: Path) -> None:
+    """Find out early, and write nothing, whether another process draws into `folder`.
+
+    Raises:
+        OutputError: it does.
+    """
+    if (folder / LOCK).exists():
+        _acquire(folder).release()
+
+
+def _acquire(folder: Path) -> BaseFileLock:
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
         raise OutputError(
-            f"another render ({_read(holder)}) is drawing into {folder}; "
+            f"another render ({_read(folder / HOLDER)}) is drawing into {folder}; "
             "wait for it, or stop it and give the same command again"
         ) from error
-    try:
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
-        yield
-    finally:
-        lock.release()
+    return lock
 
 
 def _read(holder: Path) -> str:

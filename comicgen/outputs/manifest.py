@@ -155,7 +155,10 @@ def _run_schema() -> dict[str, Any]:
     time = {"type": ["string", "null"], "format": "date-time"}
     return _object(
         {
-            "environment": {"type": "object", "additionalProperties": _TEXT},
+            "environment": {
+                "type": "object",
+                "additionalProperties": {"type": ["string", "integer"]},
+            },
             "begun": {"type": "string", "format": "date-time"},
             "ended": time,
             "stopped": {"type": ["string", "null"], "description": "why it ended early"},

@@ -3,7 +3,7 @@
 from comicgen.plan.batch import Batch, Bucket, Candidate, ControlWindow
 from comicgen.plan.candidates import RECIPE, every_candidate, fingerprint
 from comicgen.plan.costs import Costs, Eta
-from comicgen.plan.past import Memory, Past, Request, Reseed
+from comicgen.plan.past import Kind, Memory, Past, Request, Reseed
 from comicgen.plan.planning import Decision, Plan, plan
 from comicgen.plan.reason import Reason, decide
 from comicgen.plan.requests import request
@@ -19,6 +19,7 @@ __all__ = [
     "Costs",
     "Decision",
     "Eta",
+    "Kind",
     "Memory",
     "Past",
     "Plan",

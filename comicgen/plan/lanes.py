@@ -1,8 +1,8 @@
 """Which candidates share a batch, in which bucket and lane each stands, and in which order."""
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from comicgen.plan.batch import Batch, Bucket, Candidate, ControlWindow
 from comicgen.plan.candidates import in_order
@@ -40,30 +40,36 @@ def assign(candidates: Sequence[Candidate], lanes: int) -> list[Batch]:
     """Batches for all these candidates, each of at most `lanes`, in the order of drawing.
 
     Where bits depend on bucket and lane, they repeat only if the candidates are the whole
-    storyboard's: leave out with `only` what is not to be drawn now.
+    storyboard's: leave out with `only` what is not to be drawn now. Candidates beyond a panel's
+    own count get batches of their own, so that asking for more moves no other.
     """
     assert lanes >= 1
     groups = {candidate.panel.id: group(candidate.panel) for candidate in candidates}
-    members: dict[Group, list[int]] = {}
-    for index, candidate in enumerate(candidates):
-        members.setdefault(groups[candidate.panel.id], []).append(index)
-    chunks = [
-        (key, indices[start : start + lanes])
-        for key, indices in members.items()
-        for start in range(0, len(indices), lanes)
-    ]
-    controls = _ranks(key.control and key.control[0] for key in members)
-    loras = _ranks(key.loras for key in members)
-
-    def order(chunk: tuple[Group, list[int]]) -> tuple[int, ...]:
-        (size, control, lora, *_), indices = chunk
-        area = size.width * size.height
-        return -area, -size.width, controls[control and control[0]], loras[lora], indices[0]
-
+    members: dict[tuple[Group, bool], list[Candidate]] = {}
+    for candidate in candidates:
+        beyond = candidate.number > candidate.panel.candidates
+        members.setdefault((groups[candidate.panel.id], beyond), []).append(candidate)
     return [
-        _batch(key, [candidates[index] for index in indices])
-        for key, indices in sorted(chunks, key=order)
+        _batch(key, together[start : start + lanes])
+        for (key, _), together in sorted(members.items(), key=_order(members))
+        for start in range(0, len(together), lanes)
     ]
+
+
+def _order(members: Iterable[tuple[Group, bool]]) -> Callable[[Any], tuple[int, ...]]:
+    """Largest first; then ControlNets and LoRA sets change as seldom as can be."""
+    keys = [key for key, _ in members]
+    controls = _ranks(key.control and key.control[0] for key in keys)
+    loras = _ranks(key.loras for key in keys)
+    groups = _ranks(keys)
+
+    def order(item: tuple[tuple[Group, bool], object]) -> tuple[int, ...]:
+        (key, beyond), _ = item
+        area = key.size.width * key.size.height
+        control = controls[key.control and key.control[0]]
+        return -area, -key.size.width, control, loras[key.loras], groups[key], beyond
+
+    return order
 
 
 def only(batches: Iterable[Batch], names: Collection[str]) -> tuple[Batch, ...]:

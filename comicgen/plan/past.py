@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
+Kind = Literal["redo", "reseed", "more"]
+"""What a request asks for: the same again, new seeds, more candidates."""
+
 
 @dataclass(frozen=True, slots=True)
 class Past:
@@ -38,7 +41,7 @@ class Request:
     them); `names` are the candidates it meant, `reseeds` their new seeds.
     """
 
-    kind: Literal["redo", "reseed", "more"]
+    kind: Kind
     panels: tuple[str, ...] = ()
     candidate: int | None = None
     count: int | None = None

@@ -1,8 +1,7 @@
 """The plan: every candidate drawn, kept or left waiting, each with its reason."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from comicgen.plan.batch import Batch, Candidate, ControlWindow
 from comicgen.plan.candidates import every_candidate
@@ -20,6 +19,19 @@ class Decision:
 
     candidate: Candidate
     reason: Reason
+
+    def to_json(self, state: Literal["draw", "kept", "waiting"]) -> dict[str, Any]:
+        """The candidate as plain JSON."""
+        candidate, reason = self.candidate, self.reason
+        return {
+            "name": candidate.name,
+            "panel": candidate.panel.id,
+            "number": candidate.number,
+            "state": state,
+            "reason": {"kind": reason.kind, "detail": reason.detail},
+            "seed": candidate.seed,
+            "fingerprint": candidate.fingerprint,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +51,7 @@ class Plan:
     costs: Costs
 
     @property
-    def images(self) -> int:
+    def pictures(self) -> int:
         """How many pictures are drawn."""
         return len(self.drawn)
 
@@ -58,25 +70,26 @@ class Plan:
         """How many different settings the batches have that cannot share one."""
         return len({group(batch.candidates[0].panel) for batch in self.batches})
 
-    def seconds(self, costs: Costs) -> float | None:
+    @property
+    def seconds(self) -> float | None:
         """About how long drawing takes; None when nothing like it was ever measured."""
-        each = [costs.of_batch(batch) for batch in self.batches]
+        each = [self.costs.of_batch(batch) for batch in self.batches]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if len(known) == len(each) else None
 
     def to_json(self) -> dict[str, Any]:
         """Totals, batches in the order of drawing, and every candidate, as plain JSON."""
         return {
-            "images": self.images,
+            "pictures": self.pictures,
             "captures": self.captures,
             "padded": self.padded,
             "groups": self.groups,
-            "seconds": self.seconds(self.costs),
+            "seconds": self.seconds,
             "batches": [_batch(batch) for batch in self.batches],
             "candidates": [
-                *_candidates("draw", self.drawn),
-                *_candidates("kept", self.kept),
-                *_candidates("waiting", self.waiting),
+                *(each.to_json("draw") for each in self.drawn),
+                *(each.to_json("kept") for each in self.kept),
+                *(each.to_json("waiting") for each in self.waiting),
             ],
             "orphans": list(self.orphans),
         }
@@ -131,17 +144,3 @@ def _batch(batch: Batch) -> dict[str, Any]:
 
 def _control(control: ControlWindow) -> dict[str, Any]:
     return {"model": control.model.written, "start": control.start, "end": control.end}
-
-
-def _candidates(state: str, decisions: Iterable[Decision]) -> Iterable[dict[str, Any]]:
-    for decision in decisions:
-        candidate, reason = decision.candidate, decision.reason
-        yield {
-            "name": candidate.name,
-            "panel": candidate.panel.id,
-            "number": candidate.number,
-            "state": state,
-            "reason": {"kind": reason.kind, "detail": reason.detail},
-            "seed": candidate.seed,
-            "fingerprint": candidate.fingerprint,
-        }

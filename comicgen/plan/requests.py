@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from comicgen.errors import CommandError
 from comicgen.plan.batch import Candidate
 from comicgen.plan.candidates import SEEDS, every_candidate, own_seed, stable_hash
-from comicgen.plan.past import Memory, Request, Reseed
+from comicgen.plan.past import Kind, Memory, Request, Reseed
 from comicgen.plan.selection import Selection, select, selected_panels
 from comicgen.storyboard import Panel, Storyboard
 
@@ -16,7 +15,7 @@ def request(
     storyboard: Storyboard,
     memory: Memory,
     selection: Selection,
-    kind: Literal["redo", "reseed", "more"],
+    kind: Kind,
     count: int | None = None,
 ) -> Request | None:
     """What to write into the journal for `--redo`, `--reseed` or `--more COUNT`.
