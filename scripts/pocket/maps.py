@@ -59,21 +59,6 @@ def castle() -> Image.Image:
     return picture
 
 
-def shore() -> Image.Image:
-    """A house by the sea to the left, a person to the right; 256x384."""
-    picture = Image.new("RGB", (256, 384), SKY)
-    pen = ImageDraw.Draw(picture)
-    pen.ellipse([176, 34, 226, 84], fill="#ffd83d")
-    pen.rectangle([0, 210, 256, 270], fill="#2f7fc0")
-    hill(pen, 256, 384, horizon=0.7, crest=0.1, rise=0.02)
-    pen.rectangle([24, 170, 114, 262], fill=WALL)
-    pen.polygon([(12, 172), (69, 112), (126, 172)], fill=ROOF)
-    pen.rectangle([58, 212, 84, 262], fill="#7a4a2a")
-    pen.rectangle([34, 186, 54, 204], fill="#3f6ea8")
-    figure(pen, 182, 366, 158)
-    return picture
-
-
 def mountains() -> Image.Image:
     """Two snowy mountains and a person before them to the right; 256x256."""
     picture = Image.new("RGB", (256, 256), SKY)
@@ -95,7 +80,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    for draw in (castle, shore, mountains):
+    for draw in (castle, mountains):
         pixels = torch.from_numpy(np.array(draw())).permute(2, 0, 1)[None]
         lines = (line_art(pixels)[0, 0] * 255).byte().numpy()
         Image.fromarray(lines).convert("RGB").save(folder / f"{draw.__name__}.png", optimize=True)
