@@ -1,4 +1,4 @@
-"""SHA-256 digests of files and model folders, remembered between runs.
+"""SHA-256 digests of files, remembered between runs.
 
 What was read once is trusted as long as path, size and modification time are the same. A file
 that had changed within `SETTLED` before it was read may change again without a new time, so it
@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any
 SETTLED = 2_000_000_000  # ns; the coarsest clock of a common file system, FAT, ticks every 2 s
 MANY = 8192  # entries, about 1 MB of JSON
 WORTH_SAVING = 64 << 20  # bytes, about 0.1 s of reading; less is saved when the program ends
-MODEL_FILES = frozenset({".safetensors", ".json", ".txt"})
 
 Entry = tuple[int, int, str]  # size in bytes, mtime in ns, SHA-256 in hex
 
@@ -34,30 +33,17 @@ def digest_file(path: Path) -> str:
     return _remembered(_cache_file()).digest(path)
 
 
-def digest_folder(path: Path) -> str:
-    """The SHA-256 over names and contents of a model's files, in hex; where it lies is no matter.
+def digest_files(folder: Path, files: Iterable[Path]) -> str:
+    """The SHA-256, in hex, over contents and names of these files of a folder.
 
-    Counted are `.safetensors`, `.json` and `.txt` at any depth, through links, but nothing hidden.
+    A name counts as seen from the folder: where that lies is no matter.
 
     Raises:
-        OSError: the folder or one of its files cannot be read.
+        OSError: one of the files cannot be read.
     """
-    names = sorted(file.relative_to(path).as_posix() for file in _model_files(path))
-    lines = (f"{digest_file(path / name)} {name}\n" for name in names)
+    names = sorted(file.relative_to(folder).as_posix() for file in files)
+    lines = (f"{digest_file(folder / name)} {name}\n" for name in names)
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _model_files(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    real = folder.resolve()
-    if real in above:  # a link that leads back up
-        return
-    for entry in folder.iterdir():
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            yield from _model_files(entry, above | {real})
-        elif entry.suffix in MODEL_FILES:
-            yield entry
 
 
 def _cache_file() -> Path | None:
@@ -67,7 +53,7 @@ def _cache_file() -> Path | None:
     shared = os.environ.get("XDG_CACHE_HOME", "")
     with suppress(RuntimeError):
         base = Path(shared) if os.path.isabs(shared) else Path.home() / ".cache"
-        return base / "comicgen" / "digests.json"
+        return base / "comicgen" / "digests.json" if base.is_absolute() else None
     return None
 
 
@@ -123,7 +109,7 @@ def _read(file: Path | None) -> dict[str, Entry]:
     """The entries of a cache file; whatever is missing or damaged counts as not there."""
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(content, dict):
         return {}

@@ -14,10 +14,12 @@ from plan_stories import panel
 
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.models import Components
+from comicgen.digests import digest_file, digest_files
 from comicgen.engine import Drawn, Failed
 from comicgen.plan import Batch, Bucket, Candidate, ControlWindow
 from comicgen.sizes import Size
-from comicgen.storyboard import Control, Lora, Model, Panel
+from comicgen.storyboard import Control, Model, Panel
+from comicgen.weights import read_controlnet
 
 SIZE = Size(192, 128)
 PROMPTS = (
@@ -116,7 +118,13 @@ def write_controlnet(folder: Path, model: Components, strength: float = 0.2) -> 
         for parameter in silent:
             parameter.copy_(strength * torch.randn(parameter.shape, generator=generator))
     network.save_pretrained(folder)
-    return Model("random", folder, f"random at {strength}")
+    return controlnet_at(folder, model)
+
+
+def controlnet_at(folder: Path, model: Components) -> Model:
+    """A ControlNet's folder as a storyboard holds it."""
+    files = read_controlnet(folder, model.folder).files
+    return Model(folder.name, folder, digest_files(folder, files))
 
 
 def write_map(file: Path, size: Size = SIZE, shift: int = 0) -> Path:
@@ -130,11 +138,8 @@ def write_map(file: Path, size: Size = SIZE, shift: int = 0) -> Path:
 
 
 def control(model: Model, image: Path, weight: float = 0.7) -> Control:
-    return Control(model, image, "map", weight, 0.2, 0.8)
-
-
-def lora(file: Path, weight: float = 0.8) -> Lora:
-    return Lora(file.name, file, file.name, weight)
+    digest = digest_file(image) if image.exists() else "absent"
+    return Control(model, image, digest, weight, 0.2, 0.8)
 
 
 def overflowing(vae: Any) -> Any:

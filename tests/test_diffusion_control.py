@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from diffusers.image_processor import VaeImageProcessor
@@ -37,6 +38,23 @@ def test_a_palette_is_resolved_before_resizing(tmp_path: Path) -> None:
     assert torch.equal(
         read_control_image(tmp_path / "palette.png", sizes), read_control_image(file, sizes)
     )
+
+
+def test_sixteen_bits_are_as_good_as_eight(tmp_path: Path) -> None:
+    grey = Image.linear_gradient("L")
+    grey.save(tmp_path / "8.png")
+    Image.fromarray(np.asarray(grey).astype(np.uint16) * 257).save(tmp_path / "16.png")
+
+    eight, sixteen = (read_control_image(tmp_path / f"{n}.png", Size(256, 256)) for n in (8, 16))
+    assert torch.equal(sixteen, eight)
+
+
+def test_pixels_of_unknown_range_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "depth.tif"
+    Image.linear_gradient("L").convert("F").save(file)
+
+    with pytest.raises(CandidateError, match=r"depth\.tif.*32 bits and unknown range"):
+        read_control_image(file, Size(256, 256))
 
 
 def test_an_unreadable_image_is_named(tmp_path: Path) -> None:

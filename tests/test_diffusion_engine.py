@@ -16,16 +16,16 @@ from drawings import (
     batch,
     candidate,
     control,
+    controlnet_at,
     difference,
     draw,
     image,
-    lora,
     overflowing,
     shot,
     write_controlnet,
     write_map,
 )
-from lora_files import write_peft
+from lora_files import Recipe, lora_at, write_peft
 
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.models import Components
@@ -93,7 +93,7 @@ def test_a_broken_lora_fails_its_batch_and_leaves_no_trace(
     before = image(engine, plain)
     file = write_peft(tmp_path / "cut.safetensors", pocket.folder)
     file.write_bytes(file.read_bytes()[:-100])
-    panel = replace(plain, loras=(lora(file),))
+    panel = replace(plain, loras=(lora_at(file),))
     results = draw(engine, candidate(panel, 1), candidate(panel, 2))
 
     assert results.drawn == []
@@ -101,18 +101,96 @@ def test_a_broken_lora_fails_its_batch_and_leaves_no_trace(
     assert difference(image(engine, plain), before).largest == 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"conditioning_embedding_out_channels": (8, 8)}, "size of tensor"),
+        (
+            {
+                "conditioning_embedding_out_channels": (8, 8, 8, 8),
+                "controlnet_conditioning_channel_order": "grb",
+            },
+            "unknown `controlnet_conditioning_channel_order`",
+        ),
+    ],
+)
 def test_a_network_that_cannot_run_fails_its_batch_only(
-    engine: DiffusionEngine, pocket: Components, tmp_path: Path
+    settings: dict[str, Any], why: str, engine: DiffusionEngine, pocket: Components, tmp_path: Path
 ) -> None:
-    """This ControlNet halves its image once instead of three times."""
-    network = ControlNetModel.from_unet(pocket.unet, conditioning_embedding_out_channels=(8, 8))
+    """torch refuses to add what the first one makes; diffusers does not know the second's order."""
+    network = ControlNetModel.from_unet(pocket.unet, **settings)
     network.save_pretrained(tmp_path / "odd")
-    hint = control(Model("odd", tmp_path / "odd", "odd"), write_map(tmp_path / "map.png", TINY))
+    odd = controlnet_at(tmp_path / "odd", pocket)
+    hint = control(odd, write_map(tmp_path / "map.png", TINY))
     results = draw(engine, candidate(quick(control=replace(hint, start=0.0, end=1.0))))
 
     [failed] = results.failed
-    assert "size of tensor" in failed.reason
+    assert why in failed.reason
     assert draw(engine, candidate(quick())).failed == []
+
+
+def test_a_file_replaced_during_the_run_is_not_drawn_under_its_old_name(
+    engine: DiffusionEngine, controlnet: Model, pocket: Components, tmp_path: Path
+) -> None:
+    drawing = write_map(tmp_path / "map.png", TINY)
+    other = write_controlnet(tmp_path / "other", pocket, strength=0.3)
+    style = lora_at(write_peft(tmp_path / "style.safetensors", pocket.folder))
+    panels = [
+        quick(control=control(controlnet, drawing)),
+        quick(control=control(other, write_map(tmp_path / "still.png", TINY))),
+        quick(loras=(style,)),
+    ]
+    write_map(drawing, TINY, shift=5)
+    write_controlnet(other.folder, pocket, strength=0.1)
+    write_peft(style.file, pocket.folder, Recipe(seed=1))
+
+    for panel, name in zip(panels, ("map.png", "other", "style.safetensors"), strict=True):
+        [failed] = draw(engine, candidate(panel)).failed
+        assert f"{name}: has changed since the storyboard was read" in failed.reason
+
+
+def test_whatever_a_batch_asks_for_the_next_one_starts_anew(
+    controlnet: Model, pocket: Components, tmp_path: Path
+) -> None:
+    """LoRA sets, with the texts encoded under them, ControlNets and failures come and go."""
+    first, second = (
+        lora_at(write_peft(tmp_path / f"{seed}.safetensors", pocket.folder, Recipe(seed=seed)))
+        for seed in (1, 2)
+    )
+    other = write_controlnet(tmp_path / "other", pocket, strength=0.4)
+    drawing = write_map(tmp_path / "map.png", TINY)
+    failing = quick(control=control(controlnet, tmp_path / "gone.png"), loras=(second,))
+    panels = [
+        quick(),
+        quick(loras=(first,)),
+        quick(loras=(second,), control=control(other, drawing)),
+        quick(loras=(first, replace(second, weight=-0.5))),
+        quick(control=control(controlnet, drawing)),
+    ]
+    alone = [image(_fresh(), panel) for panel in panels]
+    engine = _fresh()
+    for place in (0, 1, 2, 1, 3, 4, 2, 0, 3, 1, 0):
+        assert difference(image(engine, panels[place]), alone[place]).largest == 0
+        assert draw(engine, candidate(failing)).drawn == []
+
+
+def _fresh() -> DiffusionEngine:
+    """An engine with networks of its own."""
+    return DiffusionEngine.open(Model("pocket", MODEL, "x"), current("cpu", None))
+
+
+def test_company_changes_no_bit_of_a_lane(engine: DiffusionEngine) -> None:
+    """Neither another picture beside it, nor an empty lane, nor one that is not a number."""
+    panels = [quick(id=f"p{i}", prompt=PROMPTS[i], negative=PROMPTS[3]) for i in range(3)]
+    full = [candidate(panel, seed) for seed, panel in enumerate(panels)]
+    together = draw(engine, *full).images
+    broken = candidate(replace(panels[0], guidance=float("inf")))
+
+    for place, expected in enumerate(together):
+        for company in (None, broken):
+            lanes = [full[place] if i == place else company for i in range(3)]
+            drawn = draw(engine, *lanes).drawn
+            assert [difference(each.image, expected).largest for each in drawn] == [0]
 
 
 def test_empty_lanes_change_nothing(

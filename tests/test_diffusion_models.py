@@ -1,10 +1,13 @@
 """Models are loaded whole, in the dtype asked for, or refused by name."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from diffusers import StableDiffusionXLPipeline
 from drawings import write_controlnet
 from safetensors.torch import load_file, save_file
 
@@ -57,12 +60,90 @@ def test_a_part_that_lacks_tensors_is_refused(part: str, copied: Path) -> None:
         load_model(copied, CPU, torch.float32)
 
 
-def test_a_part_of_other_shapes_than_its_config_is_refused(copied: Path) -> None:
-    config = copied / "vae" / "config.json"
-    config.write_text(config.read_text().replace("96,", "64,"))
+def _edit(copied: Path, part: str, **changes: Any) -> None:
+    config = copied / part / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
 
-    with pytest.raises(InputError, match="vae: cannot be loaded"):
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("vae", {"block_out_channels": [32, 64, 64, 128]}),
+        ("unet", {"act_fn": None}),
+        ("unet", {"norm_num_groups": 0}),
+        ("text_encoder", {"hidden_act": "odd"}),
+        ("text_encoder_2", {"vocab_size": "many"}),
+    ],
+)
+def test_a_part_with_a_config_for_other_weights_or_none_is_refused(
+    part: str, changes: dict[str, Any], copied: Path
+) -> None:
+    _edit(copied, part, **changes)
+
+    with pytest.raises(InputError, match=rf"{part}: cannot be loaded"):
         load_model(copied, CPU, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [("vae", {"mid_block_add_attention": False}), ("unet", {"mid_block_type": None})],
+)
+def test_a_config_that_leaves_tensors_out_is_refused(
+    part: str, changes: dict[str, Any], copied: Path
+) -> None:
+    _edit(copied, part, **changes)
+
+    with pytest.raises(InputError, match=rf"{part}: its config.json has no place for"):
+        load_model(copied, CPU, torch.float32)
+
+
+PREFIX = "text_model."
+
+
+def _respell(copied: Path, prefix: str) -> None:
+    """Name the text encoders' tensors as older or newer transformers do, with what CLIP adds."""
+    for part in ("text_encoder", "text_encoder_2"):
+        file = copied / part / "model.safetensors"
+        tensors = {
+            key if key.startswith("text_projection") else prefix + key.removeprefix(PREFIX): tensor
+            for key, tensor in load_file(file).items()
+        }
+        more = {f"{prefix}embeddings.position_ids": torch.arange(77), "logit_scale": torch.ones(1)}
+        save_file(tensors | more, file, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, ""])
+def test_text_encoders_are_known_by_either_of_their_names(
+    prefix: str, copied: Path, pocket: Components
+) -> None:
+    _respell(copied, prefix)
+
+    _assert_equal(load_model(copied, CPU, torch.float32), pocket)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"max_shard_size": "1MB"}, {"variant": "fp16"}, {"variant": "fp16", "max_shard_size": "1MB"}],
+)
+def test_what_a_pipeline_saves_is_loaded_bit_for_bit(
+    how: dict[str, str], tmp_path: Path, pocket: Components
+) -> None:
+    pipe = StableDiffusionXLPipeline.from_pretrained(MODEL, add_watermarker=False)
+    pipe.to(torch.float16)
+    pipe.save_pretrained(tmp_path, **how)
+    model = load_model(tmp_path, CPU, torch.float32)
+
+    _assert_equal(model, pocket)
+    assert model.folder.layers == pocket.folder.layers
+    assert model.folder.schedule == pocket.folder.schedule
+
+
+def _assert_equal(one: Components, other: Components) -> None:
+    for part in ("unet", "vae", "text_encoder", "text_encoder_2"):
+        expected = dict(getattr(other, part).named_parameters())
+        loaded = dict(getattr(one, part).named_parameters())
+        assert loaded.keys() == expected.keys()
+        assert all(torch.equal(loaded[name], expected[name]) for name in expected)
 
 
 def test_a_controlnet_is_loaded_beside_its_model(tmp_path: Path, pocket: Components) -> None:

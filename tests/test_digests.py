@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from comicgen import digests
-from comicgen.digests import digest_file, digest_folder
+from comicgen.digests import digest_file, digest_files
 
 LONG_AGO = 1_700_000_000_000_000_000
 
@@ -63,7 +63,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         digest_file(tmp_path / "absent.png")
     with pytest.raises(FileNotFoundError):
-        digest_folder(tmp_path / "absent")
+        digest_files(tmp_path, [tmp_path / "absent"])
 
 
 def test_a_file_of_same_path_size_and_time_is_not_read_again_by_the_next_run(
@@ -126,7 +126,16 @@ def test_the_cache_is_written_only_when_something_changed(
 
 @pytest.mark.parametrize(
     "damage",
-    ["", "{", "[]", "\x00", '{"FILE": 3}', '{"FILE": [3, "x", "y"]}', '{"FILE": [3, MTIME, "1"]}'],
+    [
+        "",
+        "{",
+        "[" * 99_999,
+        "[]",
+        "\x00",
+        '{"FILE": 3}',
+        '{"FILE": [3, "x", "y"]}',
+        '{"FILE": [3, MTIME, "1"]}',
+    ],
 )
 @pytest.mark.usefixtures("saving_at_once")
 def test_a_damaged_cache_is_ignored_and_replaced(
@@ -179,50 +188,63 @@ def test_without_an_own_folder_the_users_cache_folder_is_used(
     assert remembered(tmp_path / "home" / ".cache" / "comicgen") == {"a.png"}
 
 
+@pytest.mark.parametrize("home", ["", "home"])
+def test_a_home_that_is_no_absolute_path_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    file = write(tmp_path / "a.png", "a")
+    monkeypatch.delenv("COMICGEN_CACHE")
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.chdir(tmp_path)
+    in_another_process(file)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+NAMES = ("model_index.json", "unet/weights.safetensors", "tokenizer/merges.txt")
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    write(folder / "model_index.json", "{}")
-    write(folder / "unet" / "weights.safetensors", "w")
-    write(folder / "tokenizer" / "merges.txt", "a b")
-    return folder
+    for name in NAMES:
+        write(tmp_path / "model" / name, name)
+    return tmp_path / "model"
+
+
+def digest(folder: Path, *names: str) -> str:
+    return digest_files(folder, [folder / name for name in names or NAMES])
 
 
 def test_moving_a_folder_changes_nothing(model: Path) -> None:
-    before = digest_folder(model)
+    before = digest(model)
 
-    assert digest_folder(model.rename(model.parent / "elsewhere")) == before
-
-
-@pytest.mark.parametrize("file", ["README.md", ".hidden.json", ".cache/x.json", "unet/w.bin"])
-def test_files_that_are_not_the_models_do_not_count(model: Path, file: str) -> None:
-    before = digest_folder(model)
-    write(model / file, "x")
-
-    assert digest_folder(model) == before
+    assert digest(model.rename(model.parent / "elsewhere")) == before
 
 
-@pytest.mark.parametrize("file", ["x.json", "unet/x.safetensors", "a/b/c/x.txt"])
-def test_a_new_file_of_the_model_counts(model: Path, file: str) -> None:
-    before = digest_folder(model)
-    write(model / file, "x")
-
-    assert digest_folder(model) != before
+def test_the_order_of_the_files_changes_nothing(model: Path) -> None:
+    assert digest(model, *NAMES[::-1]) == digest(model)
 
 
-def test_a_changed_or_renamed_file_counts(model: Path) -> None:
-    whole = digest_folder(model)
-    weights = write(model / "unet" / "weights.safetensors", "v", LONG_AGO + 1)
-    changed = digest_folder(model)
-    weights.rename(model / "unet" / "other.safetensors")
+def test_files_that_were_not_named_do_not_count(model: Path) -> None:
+    before = digest(model)
+    write(model / "unet/other.safetensors", "x")
 
-    assert len({whole, changed, digest_folder(model)}) == 3
+    assert digest(model) == before
 
 
-def test_links_are_followed_and_a_link_back_up_ends(model: Path) -> None:
-    before = digest_folder(model)
+def test_a_changed_a_renamed_and_a_missing_file_count(model: Path) -> None:
+    whole = digest(model)
+    write(model / NAMES[1], "another", LONG_AGO + 1)
+    changed = digest(model)
+    (model / NAMES[1]).rename(model / "unet/other.safetensors")
+    renamed = digest(model, NAMES[0], "unet/other.safetensors", NAMES[2])
+
+    assert len({whole, changed, renamed, digest(model, *NAMES[::2])}) == 4
+
+
+def test_links_are_followed(model: Path) -> None:
+    before = digest(model)
     (model / "unet").rename(model.parent / "stored")
     (model / "unet").symlink_to(model.parent / "stored")
-    (model / "loop").symlink_to(model)
 
-    assert digest_folder(model) == before
+    assert digest(model) == before

@@ -121,7 +121,7 @@ def test_the_loop_never_waits_for_the_gpu(
     conditioning = prepared(half, denoiser, controlled)
     draws = 9 if SAMPLERS[sampler].noisy else 1
     noise = draw_noise([1, 2], (4, SIZE.height // 8, SIZE.width // 8), draws)
-    scheduler = schedule(sampler, half.scheduler_config, 8)
+    scheduler = schedule(sampler, half.folder.schedule, 8)
     torch.cuda.synchronize()
 
     with waiting_is_an_error(), torch.inference_mode():

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,7 @@ class _Small(nn.Module):
 
 def _small_model(pocket: ModelFolder) -> ModelFolder:
     layers = {name: tuple(weight.shape) for name, weight in _Small().named_parameters()}
-    return ModelFolder(pocket.folder, 32, True, {"unet": layers}, pocket.weights, pocket.unet)
+    return replace(pocket, layers={"unet": layers})
 
 
 def _tiny(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from diffusers import (
@@ -22,13 +23,12 @@ from drawings import (
     difference,
     draw,
     image,
-    lora,
     shot,
     with_zeros,
     write_controlnet,
     write_map,
 )
-from lora_files import Recipe, write_peft
+from lora_files import Recipe, lora_at, write_kohya, write_peft
 from PIL import Image
 from test_diffusion_schedulers import ORIGINALS
 from transformers import CLIPTokenizer
@@ -62,7 +62,7 @@ def pipeline(model: Components, controlnet: Model | None = None) -> Any:
         "tokenizer": CLIPTokenizer.from_pretrained(folder / "tokenizer"),
         "tokenizer_2": CLIPTokenizer.from_pretrained(folder / "tokenizer_2"),
         "unet": model.unet,
-        "scheduler": ORIGINALS["euler"].from_config(dict(model.scheduler_config)),
+        "scheduler": ORIGINALS["euler"].from_pretrained(folder / "scheduler"),
         "force_zeros_for_empty_prompt": model.folder.force_zeros_for_empty_prompt,
         "add_watermarker": False,
     }
@@ -109,10 +109,18 @@ def test_every_sampler_with_and_without_guidance(
     assert_same(image(engine, panel), diffusers_image(pipeline(pocket), panel))
 
 
-def test_a_tall_picture(pocket: Components, engine: DiffusionEngine) -> None:
-    panel = shot(size=Size(192, 320), negative="blurry")
+@pytest.mark.parametrize("size", [Size(192, 320), Size(200, 136)])
+def test_a_tall_picture_and_one_that_does_not_halve(
+    size: Size, tmp_path: Path, pocket: Components, controlnet: Model, engine: DiffusionEngine
+) -> None:
+    plain = shot(size=size, steps=3, negative="blurry")
+    hint = replace(control(controlnet, write_map(tmp_path / "map.png", size)), start=0.0, end=1.0)
+    controlled = replace(plain, control=hint)
 
-    assert_same(image(engine, panel), diffusers_image(pipeline(pocket), panel))
+    assert_same(image(engine, plain), diffusers_image(pipeline(pocket), plain))
+    assert_same(
+        image(engine, controlled), diffusers_image(pipeline(pocket, controlnet), controlled)
+    )
 
 
 @pytest.mark.parametrize("negative", [None, ""])
@@ -143,7 +151,7 @@ def test_a_lora_on_unet_and_text_encoders(tmp_path: Path, pocket: Components) ->
     recipe = Recipe(alpha=2.0, strength=1.0)
     file = write_peft(tmp_path / "mara.safetensors", pocket.folder, recipe)
     plain = shot(negative="blurry")
-    panel = replace(plain, loras=(lora(file, 0.8),))
+    panel = replace(plain, loras=(lora_at(file, 0.8),))
     engine = DiffusionEngine(pocket)
     before, drawn, after = (image(engine, each) for each in (plain, panel, plain))
     # The pipeline wraps the layers of its networks, so it gets its own.
@@ -154,6 +162,25 @@ def test_a_lora_on_unet_and_text_encoders(tmp_path: Path, pocket: Components) ->
     assert_same(drawn, diffusers_image(pipe, panel))
     assert difference(drawn, before).mean > 5
     assert difference(after, before).largest == 0
+
+
+@pytest.mark.filterwarnings("ignore:Already found a `peft_config`:UserWarning")
+def test_two_loras_with_weights_of_their_own(tmp_path: Path, pocket: Components) -> None:
+    first = write_peft(tmp_path / "a.safetensors", pocket.folder, Recipe(alpha=2.0, strength=1.0))
+    recipe = Recipe(rank=3, alpha=1.5, strength=1.0, seed=1, dtype=np.float16)
+    second = write_kohya(tmp_path / "b.safetensors", pocket.folder, recipe)
+    pipe = pipeline(load_model(pocket.folder.folder, pocket.device, pocket.dtype))
+    for file in (first, second):
+        pipe.load_lora_weights(tmp_path, weight_name=file.name, adapter_name=file.stem)
+    engine = DiffusionEngine(load_model(pocket.folder.folder, pocket.device, pocket.dtype))
+
+    for weights in ((0.8, 0.5), (-0.7, 0.4), (1.0, -1.0)):
+        pipe.set_adapters(["a", "b"], list(weights))
+        loras = tuple(map(lora_at, (first, second), weights))
+        panel = shot(steps=3, negative="blurry", loras=loras)
+        expected = diffusers_image(pipe, panel)
+        assert_same(image(engine, panel), expected)
+        assert_same(image(engine, replace(panel, loras=loras[::-1])), expected)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 5.0])

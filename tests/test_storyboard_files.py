@@ -1,8 +1,10 @@
 """The files that a storyboard names are looked at before anything is drawn."""
 
 import os
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lora_files import Recipe, write_peft
 from PIL import Image
@@ -17,9 +19,9 @@ from stories import (
 )
 
 from comicgen import pocket
-from comicgen.digests import digest_file, digest_folder
+from comicgen.digests import digest_file, digest_files
 from comicgen.errors import InputError
-from comicgen.storyboard import Lora, load
+from comicgen.storyboard import Lora, files, load
 from comicgen.weights import read_model
 
 
@@ -47,7 +49,8 @@ def test_a_control_is_found_and_digested(folder: Path) -> None:
 
     assert control is not None
     assert (control.weight, control.start, control.end) == (0.5, 0.0, 0.8)
-    assert control.model.digest == digest_folder(folder / "lines")
+    files = [folder / "lines/config.json", folder / "lines/diffusion_pytorch_model.safetensors"]
+    assert control.model.digest == digest_files(folder / "lines", files)
     assert control.image_digest == digest_file(folder / "maps" / "p01.png")
 
 
@@ -111,18 +114,51 @@ def test_a_control_image_of_another_aspect_is_refused(
     found = panel_complaints(folder, "prompt: a\ncontrol: {model: ./lines, image: m.png}")
 
     expected = (
-        f"5:38: panel 'p01': control image 'm.png' is {width}x{height}, but the panel is 256x256; "
-        "crop or pad it to that aspect"
+        f"5:38: panel 'p01': control image 'm.png' is {width}x{height}, but the panel is drawn in "
+        "256x256; crop or pad it to that size or its aspect"
     )
     assert found == ([] if fine else [expected])
 
 
 def test_a_blank_control_image_is_refused(folder: Path) -> None:
-    Image.new("RGBA", (256, 256), (9, 9, 9, 0)).save(folder / "m.png")
+    Image.new("RGB", (256, 256), (9, 9, 9)).save(folder / "m.png")
 
     (complaint,) = panel_complaints(folder, "prompt: a\ncontrol: {model: ./lines, image: m.png}")
 
-    assert complaint.endswith("control image 'm.png' is blank: all of it has one colour")
+    assert "control image 'm.png' is blank: all of it has one colour; give one that" in complaint
+
+
+def test_a_transparent_control_image_is_refused_and_an_opaque_one_with_alpha_is_not(
+    folder: Path,
+) -> None:
+    image = Image.open(write_map(folder / "m.png", 256, 256)).convert("RGBA")
+    lines = "prompt: a\ncontrol: {model: ./lines, image: m.png}"
+    image.save(folder / "m.png")
+    assert panel_complaints(folder, lines) == []
+    image.putpixel((0, 0), (0, 0, 0, 0))
+    image.save(folder / "m.png")
+
+    (complaint,) = panel_complaints(folder, lines)
+    assert "'m.png' is partly transparent; flatten it onto black or white" in complaint
+
+
+def test_a_control_image_is_seen_as_its_exif_turns_it(folder: Path) -> None:
+    image = Image.open(write_map(folder / "m.png", 320, 192))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees
+    image.save(folder / "m.png", exif=exif)
+
+    found = panel_complaints(
+        folder, "prompt: a\ncontrol: {model: ./lines, image: m.png}\naspect: 9:16"
+    )
+    assert found == []
+
+
+def test_a_sixteen_bit_control_image_is_not_blank(folder: Path) -> None:
+    grey = np.asarray(Image.linear_gradient("L")).astype(np.uint16) * 100 + 300
+    Image.fromarray(grey).save(folder / "m.png")
+
+    assert panel_complaints(folder, "prompt: a\ncontrol: {model: ./lines, image: m.png}") == []
 
 
 @pytest.mark.parametrize("damage", ["cut", "text", "empty"])
@@ -138,6 +174,7 @@ def test_a_control_image_that_cannot_be_decoded_is_a_warning(folder: Path, damag
     (warning,) = story.warnings
     assert story.panels[0].control is not None
     assert warning.startswith("story.yaml:1:62: control image 'm.png' cannot be decoded (")
+    assert warning.endswith("save it again, or its panel will fail")
     assert str(folder) not in warning
 
 
@@ -164,6 +201,19 @@ def test_a_model_that_is_no_diffusers_folder_is_refused(
     assert sentence.replace("'model_index.json'", "model_index.json:") in complaint
 
 
+def test_a_model_that_the_system_does_not_let_us_read_is_a_complaint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", f"{path.name}/tokenizer")
+
+    monkeypatch.setattr(files, "load_tokenizers", refuse)
+
+    assert panel_complaints(folder, "prompt: a fox", "model: pocket") == [
+        "1:8: 'model/tokenizer' cannot be read: Permission denied"
+    ]
+
+
 def test_a_models_folder_may_lie_beside_the_storyboard(folder: Path) -> None:
     (folder / "models").mkdir()
     (folder / "models" / "mine").symlink_to(pocket.MODEL)
@@ -171,7 +221,20 @@ def test_a_models_folder_may_lie_beside_the_storyboard(folder: Path) -> None:
     model = load_story(folder, "model: models/mine\npanels: [{id: p, prompt: a}]").model
 
     assert (model.written, model.folder) == ("models/mine", folder / "models/mine")
-    assert model.digest == digest_folder(pocket.MODEL)
+    assert model.digest == digest_files(pocket.MODEL, read_model(pocket.MODEL).files)
+
+
+def test_a_file_that_is_no_part_of_a_model_does_not_change_its_pictures(folder: Path) -> None:
+    (folder / "models").mkdir()
+    copy = shutil.copytree(pocket.MODEL, folder / "models/mine")
+    text = "model: models/mine\npanels: [{id: p, prompt: a}]"
+    before = load_story(folder, text).model.digest
+    (copy / "unet/another.safetensors").write_bytes(b"x")
+    (copy / "notes.json").write_text("{}", encoding="utf-8")
+
+    assert load_story(folder, text).model.digest == before
+    (copy / "tokenizer/special_tokens_map.json").write_text("{}", encoding="utf-8")
+    assert load_story(folder, text).model.digest != before
 
 
 @pytest.mark.parametrize(
@@ -179,7 +242,7 @@ def test_a_models_folder_may_lie_beside_the_storyboard(folder: Path) -> None:
     [
         ("loras", "no LoRA called 'loras' is shipped"),
         ("./loras", "LoRA './loras' is a folder; give a file"),
-        ("loras/x.safetensors", "LoRA 'loras/x.safetensors' is not there; it should be '"),
+        ("loras/x.safetensors", "LoRA 'loras/x.safetensors' is not there; looked for at '"),
         ("maps/p01.png", "LoRA 'maps/p01.png' is no .safetensors file; only those are read"),
         ("broken.safetensors", "broken.safetensors"),
         ("~nobody-at-all/x.safetensors", "names a home folder that is not known"),

@@ -1,6 +1,7 @@
 """`describe` tells what a file is in plain JSON, for files of any origin."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +169,32 @@ def test_anything_else_is_refused_by_name(tmp_path: Path) -> None:
         ("weights.ckpt", "is nothing to inspect"),
         ("empty.safetensors", "is no safetensors file"),
         ("folder", "has neither model_index.json nor config.json"),
-        ("missing.png", "no such file"),
+        ("missing.png", "No such file"),
     ):
         with pytest.raises(InputError, match=rf"{name}: .*{why}"):
             describe(tmp_path / name)
+
+
+def test_no_file_however_odd_is_more_than_a_sentence(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    for name, text in (("number.png", "5"), ("nan.png", '{"seed": NaN}')):
+        info = PngInfo()
+        info.add_text("comicgen", text)
+        Image.new("RGB", (4, 2)).save(tmp_path / name, pnginfo=info)
+    for name, why in (
+        ("pipe.png", "is neither file nor folder"),
+        ("loop.png", "cannot be read"),
+        ("x" * 300, "File name too long"),
+        ("number.png", "its comicgen text is damaged"),
+        ("nan.png", "holds a number that is none"),
+    ):
+        with pytest.raises(InputError, match=why):
+            describe(tmp_path / name)
+
+
+def test_endless_counts_of_tags_are_no_trigger_words(tmp_path: Path) -> None:
+    tags = json.dumps({"a": {"mara": float("inf")}})
+    file = _save(tmp_path / "a.safetensors", {"x": (1,)}, ss_tag_frequency=tags)
+
+    assert describe(file)["trigger_words"] == []

@@ -20,7 +20,7 @@ def _write(file: Path, header: object, data: bytes = b"", length: int | None = N
     return file
 
 
-def _entry(start: int, end: int, shape: list[int], dtype: str = "F32") -> dict[str, object]:
+def _entry(start: int, end: float, shape: list[int], dtype: str = "F32") -> dict[str, object]:
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
 
 
@@ -46,6 +46,7 @@ def test_names_shapes_and_metadata_are_what_was_saved(tmp_path: Path) -> None:
         ({"x": _entry(0, 4, [-1])}, b"1234", "not that of a safetensors file"),
         ({"x": _entry(0, 4, [1], "Q4")}, b"1234", "not that of a safetensors file"),
         ({"x": {"dtype": "F32", "shape": [1]}}, b"1234", "not that of a safetensors file"),
+        ({"x": _entry(0, float("inf"), [1])}, b"1234", "not that of a safetensors file"),
         ({"x": 1}, b"", "not that of a safetensors file"),
         ([], b"", "not that of a safetensors file"),
         (b"{", b"", "not that of a safetensors file"),

@@ -32,6 +32,10 @@ def _edit(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
+def _edit_schedule(folder: Path, **changes: Any) -> None:
+    _edit(folder / "scheduler" / "scheduler_config.json", **changes)
+
+
 def test_the_embedded_model_is_understood(pocket: ModelFolder) -> None:
     assert pocket.folder == POCKET
     assert pocket.sample_size == 32
@@ -105,6 +109,22 @@ def _pickle(folder: Path) -> None:
     weights.rename(weights.with_suffix(".bin"))
 
 
+def test_of_a_scheduler_only_the_models_own_settings_are_read(folder: Path) -> None:
+    _edit_schedule(folder, timestep_spacing="trailing", use_karras_sigmas=True)
+
+    assert read_model(folder).schedule == {
+        "num_train_timesteps": 1000,
+        "beta_start": 0.00085,
+        "beta_end": 0.012,
+        "beta_schedule": "scaled_linear",
+        "trained_betas": None,
+        "prediction_type": "epsilon",
+        "timestep_spacing": "trailing",
+        "steps_offset": 1,
+        "rescale_betas_zero_snr": False,
+    }
+
+
 SPOILERS: list[tuple[Callable[[Path], Any], str]] = [
     (lambda f: _remove(f / "model_index.json"), "model_index.json: is missing; copy"),
     (lambda f: _remove(f / "vae"), r"vae/config.json: is missing; copy"),
@@ -127,7 +147,15 @@ SPOILERS: list[tuple[Callable[[Path], Any], str]] = [
     (lambda f: _edit(f / "unet" / "config.json", addition_embed_type=None), "not of SDXL's kind"),
     (lambda f: _edit(f / "unet" / "config.json", sample_size=[32, 32]), "sample_size"),
     (lambda f: _edit(f / "text_encoder" / "config.json", hidden_size=97), "97 and 128 wide"),
+    (lambda f: _edit(f / "unet" / "config.json", out_channels=8), "out_channels 8"),
+    (lambda f: _edit(f / "unet" / "config.json", time_cond_proj_dim=256), "time_cond_proj_dim 256"),
     (lambda f: _edit(f / "vae" / "config.json", latent_channels=16), "16 latent channels"),
+    (lambda f: _edit(f / "vae" / "config.json", block_out_channels=[64, 64, 64]), "has 4 of them"),
+    (lambda f: _edit_schedule(f, _class_name="EDMEulerScheduler"), "EDMEulerScheduler, made for"),
+    (lambda f: _edit_schedule(f, prediction_type="sample"), "prediction_type is 'sample'"),
+    (lambda f: _edit_schedule(f, timestep_spacing="odd"), "timestep_spacing is 'odd'"),
+    (lambda f: _edit_schedule(f, num_train_timesteps="1000"), "num_train_timesteps is '1000'"),
+    (lambda f: _edit_schedule(f, trained_betas=[2.0]), r"trained_betas is \[2.0\]"),
 ]
 
 

@@ -9,10 +9,13 @@ from PIL import Image
 from torch import Tensor
 
 from comicgen.diffusion.models import Components, load_controlnet
+from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.errors import CandidateError, InputError
+from comicgen.images import read_rgb
 from comicgen.plan import ControlWindow
 from comicgen.sizes import Size
 from comicgen.storyboard import Model
+from comicgen.weights import read_controlnet
 
 
 def is_open(window: ControlWindow, step: int, steps: int) -> bool:
@@ -26,13 +29,12 @@ def read_control_image(file: Path, size: Size) -> Tensor:
     An image of another size is resized with Pillow's Lanczos filter.
 
     Raises:
-        CandidateError: the file cannot be read as an image.
+        CandidateError: the file cannot be read, or has changed since the storyboard was read.
     """
     try:
-        with Image.open(file) as opened:
-            image = opened.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise CandidateError(f"{file}: cannot be read as a control image ({error})") from error
+        image = read_rgb(file)
+    except (InputError, CandidateError) as error:
+        raise CandidateError(f"{file}: {error}") from error
     if image.size != (size.width, size.height):
         image = image.resize((size.width, size.height), Image.Resampling.LANCZOS)
     pixels = np.asarray(image).astype(np.float32) / 255.0
@@ -50,10 +52,12 @@ class ControlNets:
         """The network, on the model's device.
 
         Raises:
-            CandidateError: it does not fit the model, or is broken.
+            CandidateError: it does not fit the model, is broken, or has changed meanwhile.
         """
         if controlnet.digest not in self._loaded:
             try:
+                found = read_controlnet(controlnet.folder, self._model.folder)
+                check_unchanged(found.folder, controlnet.digest, found.files)
                 network = load_controlnet(controlnet.folder, self._model)
             except InputError as error:
                 raise CandidateError(str(error)) from error

@@ -13,10 +13,11 @@ from comicgen.diffusion.control import ControlNets, is_open, read_control_image
 from comicgen.diffusion.decode import Decoder
 from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.lora import LoraWeights
-from comicgen.diffusion.models import PRECISIONS, Components, load_model
+from comicgen.diffusion.models import PRECISIONS, REFUSALS, Components, load_model
 from comicgen.diffusion.sampling import draw_noise, sample, upload
 from comicgen.diffusion.schedulers import SAMPLERS, schedule
 from comicgen.diffusion.text import Embedding, TextEncoding
+from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.engine import Drawn, Event, Failed, Note
 from comicgen.environment import Environment
 from comicgen.errors import CandidateError, DeviceLost, MachineError
@@ -118,6 +119,8 @@ class DiffusionEngine:
 
     def _lane(self, candidate: Candidate) -> Lane:
         panel, control = candidate.panel, candidate.panel.control
+        if control:
+            check_unchanged(control.image, control.image_digest)
         return Lane(
             seed=candidate.seed,
             prompt=self._embed(panel.prompt),
@@ -143,7 +146,7 @@ class DiffusionEngine:
         filled = [lane or empty for lane in lanes]
         prepared = denoiser.prepare(stack(filled, bucket.size, bucket.guided))
         outside = prepared.without_control()
-        scheduler = schedule(batch.sampler, self._model.scheduler_config, batch.steps)
+        scheduler = schedule(batch.sampler, self._model.folder.schedule, batch.steps)
         steps = len(scheduler.timesteps)
 
         def model(latents: Tensor, timestep: Tensor, step: int) -> Tensor:
@@ -183,12 +186,12 @@ class DiffusionEngine:
             raise CandidateError(
                 f"out of memory on {self._device}; use a smaller size or --batch"
             ) from error
-        except RuntimeError as error:
+        except REFUSALS as error:
             raise self._judge(error) from error
 
-    def _judge(self, error: RuntimeError) -> CandidateError | DeviceLost:
+    def _judge(self, error: Exception) -> CandidateError | DeviceLost:
         """Whether one batch failed, or the device for good: then it fails at everything."""
-        what = str(error).partition("\n")[0]
+        what = str(error).partition("\n")[0] or type(error).__name__
         if self._stream is not None:
             try:
                 torch.cuda.synchronize(self._device)

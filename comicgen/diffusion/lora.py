@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.errors import CandidateError, InputError
 from comicgen.storyboard import Lora
 from comicgen.weights import LoraLayer, ModelFolder, normalised, read_lora
@@ -49,8 +50,9 @@ class LoraWeights:
         Sums are made in float32 and rounded once to the dtype of the weights.
 
         Raises:
-            CandidateError: a file cannot be read or does not fit, holds a number that is not
-                finite, or carries a weight beyond its dtype; the weights are pristine then.
+            CandidateError: a file cannot be read, has changed meanwhile or does not fit, holds a
+                number that is not finite, or carries a weight beyond its dtype; the weights are
+                pristine then.
         """
         wanted = tuple(sorted(loras, key=_identity))
         if [_identity(lora) for lora in wanted] == [_identity(lora) for lora in self._active]:
@@ -133,6 +135,7 @@ class _Change:
 
 
 def _read(lora: Lora, model: ModelFolder, files: ExitStack) -> Iterator[_Change]:
+    check_unchanged(lora.file, lora.digest)
     try:
         layers = read_lora(lora.file, model).layers
         tensors = files.enter_context(safe_open(lora.file, framework="pt", device="cpu"))

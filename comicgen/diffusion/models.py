@@ -1,6 +1,6 @@
 """Loading a model in diffusers' folder layout, from this machine only."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ import diffusers.utils.logging
 import torch
 import transformers.utils.logging
 from diffusers import AutoencoderKL, ControlNetModel, UNet2DConditionModel
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
@@ -18,6 +19,12 @@ from comicgen.weights import ModelFolder, Weights, read_controlnet, read_model
 from comicgen.weights.folder import read_config
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+# What the libraries raise over a config or an input that they cannot follow.
+REFUSALS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+
+# Parts of the whole CLIP that some text encoders are saved with, and that SDXL does without.
+_UNUSED = {"logit_scale", "text_projection.weight"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,6 @@ class Components:
     vae: Any
     text_encoder: Any
     text_encoder_2: Any
-    scheduler_config: Mapping[str, Any]
     device: torch.device
     dtype: torch.dtype
 
@@ -55,7 +61,6 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Componen
         vae=part(AutoencoderKL, "vae", torch.float32 if upcast else dtype),
         text_encoder=part(CLIPTextModel, "text_encoder"),
         text_encoder_2=part(CLIPTextModelWithProjection, "text_encoder_2"),
-        scheduler_config=read_config(path / "scheduler" / "scheduler_config.json"),
         device=device,
         dtype=dtype,
     )
@@ -84,14 +89,23 @@ def _load(
                 use_safetensors=True,
                 output_loading_info=True,
             )
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        except (*REFUSALS, OSError, SafetensorError, StrictDataclassError) as error:
             raise InputError(f"{path}: cannot be loaded ({error}); copy it again") from error
-    # Left to themselves, both libraries fill these with random numbers and draw on.
+    _check_fit(path, info)
+    return module.eval().requires_grad_(False).to(device)
+
+
+def _check_fit(path: Path, info: Mapping[str, Iterable[str]]) -> None:
+    """Left to themselves, both libraries draw on with random numbers for what is missing."""
     if missing := sorted(info["missing_keys"]):
         raise InputError(
             f"{path}: lacks {len(missing)} tensors such as {missing[0]}; copy it again"
         )
-    return module.eval().requires_grad_(False).to(device)
+    if unused := sorted(set(info["unexpected_keys"]) - _UNUSED):
+        raise InputError(
+            f"{path}: its config.json has no place for {len(unused)} of its tensors, such as "
+            f"{unused[0]}; copy it again"
+        )
 
 
 @contextmanager

@@ -135,31 +135,24 @@ _DPM = {
     "final_sigmas_type": "zero",
 }
 _UNIPC = {"solver_order": 2, "solver_type": "bh2", "predict_x0": True, "lower_order_final": True}
-_SPACING = {
-    "use_karras_sigmas": False,
-    "use_exponential_sigmas": False,
-    "use_beta_sigmas": False,
-}
 
 SAMPLERS: Mapping[str, Sampler] = {
-    "euler": Sampler(EulerDiscreteScheduler, _SPACING),
+    "euler": Sampler(EulerDiscreteScheduler),
     "euler a": Sampler(EulerAncestral, noisy=True),
-    "dpm++ 2m": Sampler(DPMSolverMultistepScheduler, _DPM | _SPACING),
-    "dpm++ 2m karras": Sampler(
-        DPMSolverMultistepScheduler, _DPM | _SPACING | {"use_karras_sigmas": True}
-    ),
+    "dpm++ 2m": Sampler(DPMSolverMultistepScheduler, _DPM),
+    "dpm++ 2m karras": Sampler(DPMSolverMultistepScheduler, _DPM | {"use_karras_sigmas": True}),
     "ddim": Sampler(DDIMScheduler, {"clip_sample": False, "set_alpha_to_one": False}),
-    "unipc": Sampler(UniPC, _UNIPC | _SPACING),
+    "unipc": Sampler(UniPC, _UNIPC),
 }
 
 
-def schedule(sampler: str, config: Mapping[str, Any], steps: int) -> Any:
+def schedule(sampler: str, training: Mapping[str, Any], steps: int) -> Any:
     """A fresh scheduler for one batch, its timesteps on the CPU, ready for its first step.
 
-    `config` is the model's own scheduler configuration: training schedule, spacing, prediction.
+    `training` is how the model was trained to see noise: `ModelFolder.schedule`.
     """
     chosen = SAMPLERS[sampler]
-    scheduler = chosen.scheduler.from_config(dict(config), **chosen.settings)
+    scheduler = chosen.scheduler(**training, **chosen.settings)
     scheduler.set_timesteps(steps, device="cpu")
     if hasattr(scheduler, "set_begin_index"):
         scheduler.set_begin_index(0)

@@ -29,11 +29,13 @@ class Complaints:
 
     @contextmanager
     def at(self, place: Place, who: str = "") -> Iterator[None]:
-        """Turn an InputError raised inside into a complaint at `place`, of `who`."""
+        """Turn an InputError or OSError raised inside into a complaint at `place`, of `who`."""
         try:
             yield
         except InputError as error:
             self.add(place, f"{who}{error}")
+        except OSError as error:
+            self.add(place, f"{who}{error.filename!r} cannot be read: {error.strerror}")
 
     def warnings(self) -> tuple[str, ...]:
         """All warnings by place; files by name alone, so that they do not depend on the folder."""

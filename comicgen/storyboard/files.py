@@ -1,16 +1,14 @@
 """The files that a storyboard names: found beside it, looked at and digested, without torch."""
 
 import os
-import struct
-import warnings
-import zlib
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from comicgen import pocket
-from comicgen.digests import digest_file, digest_folder
-from comicgen.errors import InputError
+from comicgen.digests import digest_file, digest_files
+from comicgen.errors import CandidateError, InputError
+from comicgen.images import read_rgb
 from comicgen.prompts import Tokenizer, load_tokenizers
 from comicgen.sizes import Size
 from comicgen.storyboard.complaints import quoted
@@ -68,7 +66,7 @@ def find_model(base: Path, written: str) -> FoundModel:
         what = "is no folder here, and is not fetched from a hub" if hub else "is no folder"
         raise InputError(f"model {quoted(written)} {what}; {_GIVE_FOLDER}")
     headers, tokenizers = read_model(folder), load_tokenizers(folder)
-    model = Model(written, folder, _digested(digest_folder, folder))
+    model = Model(written, folder, _digested(folder, headers.files))
     return FoundModel(model, headers, tokenizers)
 
 
@@ -87,7 +85,7 @@ def find_lora(base: Path, model: ModelFolder | None, written: str) -> FoundLora:
         raise InputError(f"LoRA {quoted(written)} is no .safetensors file; only those are read")
     if model:
         read_lora(file, model)
-    return FoundLora(file, _digested(digest_file, file))
+    return FoundLora(file, _digested(file))
 
 
 def find_controlnet(base: Path, model: ModelFolder | None, written: str) -> Model:
@@ -99,9 +97,8 @@ def find_controlnet(base: Path, model: ModelFolder | None, written: str) -> Mode
     folder = pocket.controlnet(written) if _is_bare(written) else _beside(base, written)
     if not os.path.isdir(folder):
         raise InputError(f"ControlNet {quoted(written)} is no folder; give its diffusers folder")
-    if model:
-        read_controlnet(folder, model)
-    return Model(written, folder, _digested(digest_folder, folder))
+    files = read_controlnet(folder, model).files if model else ()
+    return Model(written, folder, _digested(folder, files))
 
 
 def find_image(base: Path, written: str) -> FoundImage:
@@ -112,38 +109,25 @@ def find_image(base: Path, written: str) -> FoundImage:
     """
     file = _beside(base, written)
     _check_file("control image", written, file)
-    digest = _digested(digest_file, file)
+    digest = _digested(file)
     try:
-        size, blank = _look_at(file)
-    except _UNREADABLE as error:
+        image = read_rgb(file)
+    except CandidateError as error:
         return FoundImage(file, digest, unreadable=str(error).replace(str(file), written))
-    if blank:
-        raise InputError(f"control image {quoted(written)} is blank: all of it has one colour")
-    return FoundImage(file, digest, size)
+    except InputError as error:
+        raise InputError(f"control image {quoted(written)} {error}") from error
+    if image.getcolors(maxcolors=1):
+        raise InputError(
+            f"control image {quoted(written)} is blank: all of it has one colour; "
+            "give one that shows something, or leave out control"
+        )
+    return FoundImage(file, digest, Size(*image.size))
 
 
 def fits(image: Size, panel: Size) -> bool:
     """Whether an image can be resized to a panel's size without being stretched."""
     factor = image.ratio / panel.ratio
     return 1 / FURTHEST_ASPECT <= factor <= FURTHEST_ASPECT
-
-
-# What Pillow's decoders raise on broken files.
-_UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error, zlib.error)
-
-
-def _look_at(file: Path) -> tuple[Size, bool]:
-    """The size of an image, and whether it has one colour only."""
-    from PIL import Image
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            with Image.open(file) as opened:
-                image = opened.convert("RGB")
-        except Image.DecompressionBombError as error:
-            raise ValueError(str(error)) from error
-    return Size(*image.size), image.getcolors(maxcolors=1) is not None
 
 
 def _is_bare(written: str) -> bool:
@@ -163,11 +147,14 @@ def _check_file(kind: str, written: str, file: Path) -> None:
     if os.path.isdir(file):
         raise InputError(f"{kind} {quoted(written)} is a folder; give a file")
     if not os.path.isfile(file):
-        raise InputError(f"{kind} {quoted(written)} is not there; it should be {str(file)!r}")
+        raise InputError(f"{kind} {quoted(written)} is not there; looked for at {str(file)!r}")
 
 
-def _digested(digest: Callable[[Path], str], path: Path) -> str:
+def _digested(path: Path, files: Iterable[Path] | None = None) -> str:
+    """The digest of a file, or of these files of a folder."""
     try:
-        return digest(path)
+        return digest_file(path) if files is None else digest_files(path, files)
     except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"{str(path)!r} cannot be read: {error.strerror}; mend its permissions"
+        ) from error

@@ -171,12 +171,14 @@ class PanelReader:
         with self.complaints.at(place, chosen.level.who):
             image = self._image(written.image)
             if image.unreadable:
-                what = f"control image {quoted(written.image)} cannot be decoded"
-                self.complaints.warn(place, f"{what} ({image.unreadable}), so its panel will fail")
+                what = f"control image {quoted(written.image)} {image.unreadable}"
+                self.complaints.warn(place, f"{what}, or its panel will fail")
             elif image.size and size and not fits(image.size, size):
                 what = f"control image {quoted(written.image)} is {image.size}"
                 self.complaints.add(
-                    place, f"{who}{what}, but the panel is {size}", "crop or pad it to that aspect"
+                    place,
+                    f"{who}{what}, but the panel is drawn in {size}",
+                    "crop or pad it to that size or its aspect",
                 )
             if model:
                 share = (written.weight, written.start, written.end)

@@ -19,6 +19,11 @@ class ControlNetFolder:
     folder: Path
     weights: Weights
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that the ControlNet is made of."""
+        return (self.folder / "config.json", *self.weights.files)
+
 
 def read_controlnet(folder: Path, model: ModelFolder) -> ControlNetFolder:
     """Read a ControlNet's config and headers and compare it with `model`.
@@ -46,7 +51,7 @@ def _shared(config: Mapping[str, Any]) -> list[str]:
     """The settings in which ControlNet and UNet agree, or their tensors cannot be added."""
     keys = ["in_channels", "block_out_channels", "layers_per_block"]
     middle = config.get("mid_block_type", "UNetMidBlock2DCrossAttn")
-    if any("CrossAttn" in str(block) for block in (*config.get("down_block_types", ()), middle)):
+    if "CrossAttn" in f"{config.get('down_block_types')} {middle}":
         keys += ["cross_attention_dim"]
     if config.get("addition_embed_type") is not None:
         keys += ["addition_embed_type", "addition_time_embed_dim"]

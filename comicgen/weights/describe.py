@@ -1,6 +1,7 @@
 """What a file or folder is, for a person who wonders whether it can be used."""
 
 import json
+import stat
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,10 +49,22 @@ def describe(path: Path) -> Mapping[str, Any]:
     Raises:
         InputError: it is missing, damaged, or none of these.
     """
-    if path.is_dir():
+    try:
+        found = _described(path)
+        json.dumps(found, allow_nan=False)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: holds a number that is none; copy it again") from error
+    return found
+
+
+def _described(path: Path) -> dict[str, Any]:
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
         return _folder(path)
-    if not path.exists():
-        raise InputError(f"{path}: there is no such file")
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{path}: is neither file nor folder")
     match path.suffix.lower():
         case ".safetensors":
             return _weights_file(path)
@@ -115,7 +128,7 @@ def _trigger_words(metadata: Mapping[str, str]) -> list[str]:
     try:
         for tags in json.loads(metadata.get("ss_tag_frequency", "{}")).values():
             counts.update({tag.strip(): int(count) for tag, count in tags.items()})
-    except (ValueError, AttributeError, TypeError, RecursionError):
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         return []  # a note of another program; without it the file works all the same
     return [tag for tag, _ in counts.most_common(_TOP_TAGS)]
 
@@ -177,4 +190,6 @@ def _picture(file: Path) -> dict[str, Any]:
         raise InputError(f"{file}: its comicgen text is damaged") from error
     if drawn is None:
         raise InputError(f"{file}: has no comicgen text, so it was not drawn by comicgen")
+    if not isinstance(drawn, dict):
+        raise InputError(f"{file}: its comicgen text is damaged")
     return {"file": str(file), "kind": "picture", "size": list(size), "comicgen": drawn}

@@ -91,7 +91,9 @@ def _tensor(entry: Mapping[str, Any]) -> Tensor:
 
 def _span(entry: Mapping[str, Any]) -> tuple[int, int]:
     start, end = entry["data_offsets"]
-    return int(start), int(end)
+    if not type(start) is type(end) is int:
+        raise ValueError(entry)
+    return start, end
 
 
 def _check_spans(

@@ -7,9 +7,18 @@ from typing import Any
 
 from comicgen.errors import InputError
 from comicgen.weights.folder import Weights, read_config, read_weights
+from comicgen.weights.schedule import read_schedule
 
 PIPELINE = "StableDiffusionXLPipeline"
 TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
+TOKENIZERS = ("tokenizer", "tokenizer_2")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+)
 _STEMS = {
     "unet": "diffusion_pytorch_model",
     "vae": "diffusion_pytorch_model",
@@ -24,6 +33,12 @@ _CLASSES = {
     "tokenizer": ("CLIPTokenizer", "CLIPTokenizerFast"),
     "tokenizer_2": ("CLIPTokenizer", "CLIPTokenizerFast"),
 }
+_OTHER_INPUTS = (
+    "time_cond_proj_dim",
+    "class_embed_type",
+    "num_class_embeds",
+    "encoder_hid_dim_type",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +47,8 @@ class ModelFolder:
 
     `sample_size` is the edge of the latents it was trained on; `layers` gives, for "unet",
     "text_encoder" and "text_encoder_2", the shape of every parameter by its normalised name;
-    `weights` the files of these three and of "vae"; `unet` is the UNet's config.
+    `weights` the files of these three and of "vae"; `unet` is the UNet's config; `schedule` how
+    it was trained to see noise, in the words of diffusers' schedulers.
     """
 
     folder: Path
@@ -41,6 +57,17 @@ class ModelFolder:
     layers: Mapping[str, Mapping[str, tuple[int, ...]]]
     weights: Mapping[str, Weights]
     unet: Mapping[str, Any]
+    schedule: Mapping[str, Any]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that the model is made of; others in the folder are none of its business."""
+        configs = (self.folder / part / "config.json" for part in _STEMS)
+        scheduler = self.folder / "scheduler" / "scheduler_config.json"
+        weights = (file for part in self.weights.values() for file in part.files)
+        tokenizers = (self.folder / part / name for part in TOKENIZERS for name in TOKENIZER_FILES)
+        known = (self.folder / "model_index.json", scheduler, *configs, *weights)
+        return (*known, *(file for file in tokenizers if file.is_file()))
 
     @property
     def cross_attention_width(self) -> int:
@@ -65,9 +92,10 @@ def read_model(folder: Path) -> ModelFolder:
     index = read_config(folder / "model_index.json")
     _check_index(folder, index)
     configs = {part: read_config(folder / part / "config.json") for part in _STEMS}
-    _check_sdxl(folder, configs)
+    _check_unet(folder, configs["unet"])
+    _check_widths(folder, configs)
+    _check_vae(folder, configs["vae"])
     _check_tokenizers(folder)
-    read_config(folder / "scheduler" / "scheduler_config.json")
     weights = {part: read_weights(folder / part, stem) for part, stem in _STEMS.items()}
     return ModelFolder(
         folder=folder,
@@ -76,6 +104,7 @@ def read_model(folder: Path) -> ModelFolder:
         layers={part: _shapes(weights[part]) for part in ("unet", *TEXT_ENCODERS)},
         weights=weights,
         unet=configs["unet"],
+        schedule=read_schedule(folder / "scheduler" / "scheduler_config.json"),
     )
 
 
@@ -96,26 +125,43 @@ def _check_index(folder: Path, index: Mapping[str, Any]) -> None:
         raise InputError(f"{folder}: has no {part}; use a complete SDXL model, not its refiner")
 
 
-def _check_sdxl(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> None:
-    unet = configs["unet"]
+def _check_unet(folder: Path, unet: Mapping[str, Any]) -> None:
     if (channels := unet.get("in_channels")) != 4:
         kind = "an inpainting model" if channels == 9 else "no SDXL base model"
         raise InputError(f"{folder}: its unet has in_channels {channels}, so it is {kind}")
+    if (outputs := unet.get("out_channels", 4)) != 4:
+        raise InputError(f"{folder}: its unet has out_channels {outputs}; SDXL has 4")
+    for key in _OTHER_INPUTS:
+        if unet.get(key) is not None:
+            raise InputError(
+                f"{folder}: its unet has {key} {unet[key]}, an input that SDXL's does not have; "
+                "use a model without it"
+            )
     if unet.get("addition_embed_type") != "text_time":
         raise InputError(f"{folder}: its unet knows no picture sizes, so it is not of SDXL's kind")
+
+
+def _check_widths(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> None:
     widths: list[Any] = [configs[part].get("hidden_size") for part in TEXT_ENCODERS]
-    wanted = unet.get("cross_attention_dim")
+    wanted = configs["unet"].get("cross_attention_dim")
     if not all(type(width) is int for width in widths) or sum(widths) != wanted:
         raise InputError(
             f"{folder}: its text encoders are {' and '.join(map(str, widths))} wide, but its unet "
             f"expects {wanted} together; copy the whole model folder again"
         )
-    if (latents := configs["vae"].get("latent_channels")) != 4:
+
+
+def _check_vae(folder: Path, vae: Mapping[str, Any]) -> None:
+    if (latents := vae.get("latent_channels")) != 4:
         raise InputError(f"{folder}: its vae has {latents} latent channels; SDXL has 4")
+    # Each block after the first halves a picture; a latent stands for 8 x 8 pixels.
+    blocks = vae.get("block_out_channels")
+    if not isinstance(blocks, list) or len(blocks) != 4:
+        raise InputError(f"{folder}: its vae has block_out_channels {blocks}; SDXL has 4 of them")
 
 
 def _check_tokenizers(folder: Path) -> None:
-    for part in ("tokenizer", "tokenizer_2"):
+    for part in TOKENIZERS:
         files = {file.name for file in (folder / part).glob("*")}
         if "tokenizer.json" not in files and not {"vocab.json", "merges.txt"} <= files:
             raise InputError(
