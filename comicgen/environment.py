@@ -12,6 +12,9 @@ from shutil import which
 
 from comicgen.errors import CommandError
 
+NUMERICS = "plain"
+"""The kernels that torch chooses by itself, without fusion."""
+
 _PROC = Path("/proc")
 _DEV = Path("/dev")
 
@@ -32,7 +35,7 @@ class Environment:
     torch: str
     diffusers: str
     transformers: str
-    numerics: str = "plain"
+    numerics: str = NUMERICS
 
     @property
     def label(self) -> str:

@@ -174,7 +174,7 @@ def _added_token(fields: Mapping[str, Any]) -> AddedToken:
 def _json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(_text(file))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not JSON ({error}); {_CURE}") from error
     if not isinstance(content, dict):
         raise InputError(f"{file} is not a JSON object; {_CURE}")

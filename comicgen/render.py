@@ -43,8 +43,8 @@ def render(plan: Plan, engine: Engine, outputs: Outputs, report: Report) -> Resu
     within the signal handler; the next one stops at once.
 
     Raises:
-        MachineError: the disk is full or the device lost; what was kept stays.
-        OutputError: the output folder cannot be written any more; what was kept stays.
+        MachineError: the disk is full, the output folder cannot be written any more, or the
+            device is lost; what was kept stays.
     """
     kept: Counter[type[Event]] = Counter()
     interrupted = False

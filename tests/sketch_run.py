@@ -91,9 +91,11 @@ def states(storyboard: Storyboard) -> dict[str, str]:
 
 
 def journal(storyboard: Storyboard, event: str | None = None) -> list[dict[str, Any]]:
-    """Lines of the journal, of one event if given; a torn last line is left out."""
+    """Lines of the journal, of one event if given; a torn last line is left out, checksums too."""
     text = (folder_for(storyboard.path) / "journal.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.split("\n")[:-1]]
+    for line in lines:
+        del line["crc"]
     return [line for line in lines if event in (None, line["event"])]
 
 

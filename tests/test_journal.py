@@ -119,6 +119,29 @@ def test_a_line_damaged_before_the_last_is_named_with_its_number_and_a_cure(
         read(path)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data(), bit=st.integers(0, 7))
+def test_not_one_bit_before_the_last_line_can_change_unseen(
+    data: st.DataObject, bit: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    content = bytearray(b"".join(map(encode, [HEAD, *ENTRIES])))
+    last = len(b"\n" + encode(ENTRIES[-1]))
+    place = data.draw(st.integers(0, len(content) - last - 1))
+    content[place] ^= 1 << bit
+    path.write_bytes(content)
+
+    with pytest.raises(OutputError, match=r"journal\.jsonl"):
+        read(path)
+
+
+def test_a_path_that_is_no_utf_8_is_kept(tmp_path: Path) -> None:
+    entry = Head("l\udcff", "../l\udcff.yaml", "plain", "0.1.0")
+
+    assert entry == decode(encode(entry))
+    assert encode(entry).isascii()
+
+
 @pytest.mark.parametrize("head", [b"", b'{"event": "head"', b'{"event": "note", "text": "a"}\n'])
 def test_a_journal_without_its_head_is_damaged(tmp_path: Path, head: bytes) -> None:
     path = tmp_path / "journal.jsonl"

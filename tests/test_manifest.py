@@ -67,8 +67,8 @@ def test_a_finished_candidate_tells_all_that_it_was_drawn_with(mixed: dict[str, 
         candidate["reason"],
         candidate["file"],
     ) == ("done", None, "p10/p10-c02.png")
-    assert candidate["settings"]["prompt"] == "p10, a lighthouse"
-    assert candidate["settings"]["seed"] == candidate["seed"]
+    assert candidate["fields"]["prompt"] == "p10, a lighthouse"
+    assert candidate["fields"]["seed"] == candidate["seed"]
     assert candidate["bucket"]["size"] == {"width": 48, "height": 32}
     assert (candidate["lane"], candidate["notes"]) == (0, ["decoded again"])
     assert ENVIRONMENT.label == candidate["environment"]
@@ -91,7 +91,7 @@ def test_a_run_that_was_killed_is_told_from_one_that_ended(mixed: dict[str, Any]
     assert (ended["stopped"], ended["pictures"]) == (None, 3)
     assert ended["drawn"] == {"p10-c02": 0.5, "p02-c01": 0.25}
     assert ended["failed"] == {"p10-c01": "not a number"}
-    assert ended["warnings"] == ["the LoRA is for another base"]
+    assert ended["notes"] == ["the LoRA is for another base"]
     assert ENVIRONMENT.to_json() == ended["environment"]
     assert ended["memory"] > 10**6
 

@@ -150,4 +150,4 @@ class TestMemory:
         past = memory_of(storyboard).candidates["p01-c01"]
 
         assert past.seconds == journal(storyboard, "done")[0]["seconds"]
-        assert past.fields == manifest(storyboard)["candidates"][0]["settings"]
+        assert past.fields == manifest(storyboard)["candidates"][0]["fields"]

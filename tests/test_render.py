@@ -95,7 +95,7 @@ def test_one_bad_candidate_costs_no_other(tmp_path: Path) -> None:
     [failed] = [each for each in manifest(storyboard)["candidates"] if each["status"] == "failed"]
     assert (failed["name"], failed["reason"]) == ("p01-c02", "not a number")
     assert [line["reason"] for line in journal(storyboard, "failed")] == ["not a number"]
-    assert set(manifest(storyboard)["runs"][0]["warnings"]) == {"a remark"}
+    assert set(manifest(storyboard)["runs"][0]["notes"]) == {"a remark"}
 
 
 def test_only_what_failed_is_drawn_again(tmp_path: Path) -> None:

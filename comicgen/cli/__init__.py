@@ -1,5 +1,29 @@
 """The command line: parse, call, print. People are spoken to on stderr, programs on stdout."""
 
-from comicgen.cli.main import main
+import os
+import signal
+import sys
+from types import FrameType
 
-__all__ = ["main"]
+
+def main() -> None:
+    """Run the command line and end the process with its exit code.
+
+    Until it draws, Ctrl-C ends it at once: nothing is lost then, and not every library bears an
+    exception while it is being loaded.
+    """
+    former = signal.getsignal(signal.SIGINT)
+    if former is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+    try:
+        from comicgen.cli.commands import run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(130)

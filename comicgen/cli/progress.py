@@ -1,5 +1,6 @@
 """What `render` tells while it draws: a bar and an ETA to people, lines to programs."""
 
+from contextlib import suppress
 from statistics import mean
 from types import TracebackType
 from typing import Self
@@ -41,7 +42,8 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        with suppress(OSError):  # of a terminal that was closed meanwhile
+            self._bar.stop()
 
     def __call__(self, event: Event | Stopping) -> None:
         """Tell of an event."""
@@ -54,7 +56,7 @@ class Progress:
                 self._count(candidate, None)
                 say(f"{candidate.name} failed: {reason}", style="red")
             case Note(text=text):
-                say(text, style="yellow")
+                say(text)
             case Stopping():
                 say("stopping after this batch; press Ctrl-C again to stop now", style="yellow")
 

@@ -10,7 +10,7 @@ from comicgen.cli.say import answer, count, say
 from comicgen.cli.situation import Situation
 from comicgen.engine import Engine
 from comicgen.environment import Environment
-from comicgen.outputs import Outputs, refuse_if_busy
+from comicgen.outputs import Outputs, refuse_unusable
 from comicgen.plan import Kind, Plan, Request, Selection, request
 from comicgen.render import Report, Result
 from comicgen.render import render as draw
@@ -42,7 +42,7 @@ def carry_out(seen: Situation, order: Order) -> int:
     """
     reports.warn(seen.storyboard)
     _, todo = _decide(seen, order)
-    refuse_if_busy(seen.folder)
+    refuse_unusable(seen.folder)
     engine = _load(seen, todo, order) if todo.batches else None
     with Outputs.open(seen.folder, seen.storyboard, seen.environment) as outputs:
         asked, todo = _decide(replace(seen, memory=outputs.memory), order)

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from comicgen.cli.say import answer, count, duration, people, printable, say
+from comicgen.cli.say import answer, count, duration, printable, say, show
 from comicgen.plan import Batch, ControlWindow, Decision, Plan
 from comicgen.storyboard import Storyboard
 
@@ -22,7 +22,7 @@ def plan(planned: Plan, folder: Path, as_json: bool) -> None:
         return
     say(f"output: {folder}")
     if planned.batches:
-        people.print(_groups(planned))
+        show(_groups(planned))
     decisions("to draw", planned.drawn)
     decisions("waiting, not asked for", planned.waiting)
     decisions("kept", planned.kept)
@@ -135,12 +135,9 @@ def inspect(found: Mapping[str, Any], as_json: bool) -> None:
     for key, value in found.items():
         shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         table.add_row(Text(key, style="dim"), Text(printable(shown)))
-    people.print(table)
+    show(table)
 
 
 def schema(value: Mapping[str, Any], as_json: bool) -> None:
     """A JSON Schema, indented for people and files, on one line with `--json`."""
-    if as_json:
-        answer(value)
-    else:
-        print(json.dumps(value, ensure_ascii=False, indent=2))
+    answer(value, indent=None if as_json else 2)

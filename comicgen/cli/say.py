@@ -1,14 +1,27 @@
 """Speaking: sentences to people on stderr, JSON lines to programs on stdout."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
-people = Console(stderr=True, highlight=False, soft_wrap=True)
+from comicgen.errors import MachineError
+
+
+class People(Console):
+    """Whoever reads stderr. That nobody does is no reason to stop drawing."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more, instead of ending the process."""
+        self.quiet = True
+
+
+people = People(stderr=True, highlight=False, soft_wrap=True)
 
 
 def printable(text: str) -> str:
@@ -18,13 +31,29 @@ def printable(text: str) -> str:
 
 def say(text: str, style: str = "") -> None:
     """Print a sentence for people."""
-    people.print(Text(printable(text), style=style))
+    show(Text(printable(text), style=style))
 
 
-def answer(value: Mapping[str, Any]) -> None:
-    """Print one line of JSON for programs."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+def show(what: RenderableType) -> None:
+    """Print anything for people."""
+    with suppress(OSError):  # a full disk, say, that is about to be complained of
+        people.print(what)
+
+
+def answer(value: Mapping[str, Any], indent: int | None = None) -> None:
+    """Print JSON for programs, on one line unless indented; ASCII, which every locale has.
+
+    Raises:
+        KeyboardInterrupt: the reader has gone.
+        MachineError: stdout cannot be written.
+    """
+    try:
+        print(json.dumps(value, indent=indent), flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in it
+        if isinstance(error, BrokenPipeError):
+            raise KeyboardInterrupt from error
+        raise MachineError(f"standard output cannot be written: {error.strerror}") from error
 
 
 def duration(seconds: float) -> str:

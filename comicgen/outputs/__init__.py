@@ -1,8 +1,8 @@
 """The output folder: pictures, journal, manifest and lock."""
 
 from comicgen.outputs.folder import folder_for, read_memory
-from comicgen.outputs.lock import refuse_if_busy
+from comicgen.outputs.lock import refuse_unusable
 from comicgen.outputs.manifest import manifest_schema
 from comicgen.outputs.writer import Outputs
 
-__all__ = ["Outputs", "folder_for", "manifest_schema", "read_memory", "refuse_if_busy"]
+__all__ = ["Outputs", "folder_for", "manifest_schema", "read_memory", "refuse_unusable"]

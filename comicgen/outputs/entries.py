@@ -1,6 +1,7 @@
 """What a line of the journal can say."""
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +15,7 @@ class Head:
 
     storyboard: str
     path: str
-    numerics: Any
+    numerics: str
     comicgen: str
     format: int = JOURNAL_FORMAT
 
@@ -103,16 +104,28 @@ NAMES = {kind: event for event, kind in EVENTS.items()}
 
 
 def encode(entry: Entry) -> bytes:
-    """The line of `entry`, with its newline."""
+    """The line of `entry`, with its newline; a path that is no UTF-8 is escaped in it."""
     line = {"event": NAMES[type(entry)], **asdict(entry)}
-    return json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+    body = text.encode("utf-8", "backslashreplace").removesuffix(b"}")
+    return body + _seal(body) + b"\n"
 
 
 def decode(line: bytes) -> Entry:
-    """The entry of a line.
+    """The entry of a line, with or without its newline.
 
     Raises:
         ValueError, TypeError, KeyError: the line is damaged.
     """
-    values = dict(json.loads(line.decode()))
+    line = line.removesuffix(b"\n")
+    body = line[: -len(_seal(b""))]
+    if line != body + _seal(body):
+        raise ValueError("the line does not have the checksum that it says")
+    values = dict(json.loads(line))
+    del values["crc"]
     return EVENTS[values.pop("event")](**values)
+
+
+def _seal(body: bytes) -> bytes:
+    """How a line ends that begins with `body`: with its CRC-32, so that no damage goes unseen."""
+    return b', "crc": "%08x"}' % zlib.crc32(body)

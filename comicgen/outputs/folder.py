@@ -3,11 +3,13 @@
 import os.path
 from pathlib import Path
 
+from comicgen.environment import NUMERICS
 from comicgen.errors import OutputError
 from comicgen.outputs import journal
 from comicgen.outputs.disk import disk_errors
 from comicgen.outputs.entries import Head
 from comicgen.outputs.journal import JOURNAL, Reading
+from comicgen.outputs.manifest import MANIFEST
 from comicgen.outputs.recall import recall
 from comicgen.plan import Memory
 from comicgen.storyboard import Storyboard
@@ -17,10 +19,15 @@ def folder_for(storyboard: Path, output: Path | None = None) -> Path:
     """The output folder: `output` if given, else in `outputs/` beside the storyboard.
 
     A storyboard in a folder called `storyboards` has `outputs/` beside that folder.
+
+    Raises:
+        OutputError: the storyboard has no name that a folder could have.
     """
     if output is not None:
-        return output.resolve()
-    home = storyboard.parent.resolve()
+        return Path(os.path.realpath(output))
+    if not storyboard.stem.strip("."):
+        raise OutputError(f"{storyboard} has no name for an output folder; rename it")
+    home = Path(os.path.realpath(storyboard.parent))
     return (home.parent if home.name == "storyboards" else home) / "outputs" / storyboard.stem
 
 
@@ -47,8 +54,14 @@ def read_journal(folder: Path, storyboard: Storyboard) -> Reading | None:
         try:
             reading = journal.read(folder / JOURNAL)
         except FileNotFoundError:
+            _check_free(folder)
             return None
     _check_owner(folder, reading.head, storyboard)
+    if reading.head.numerics != NUMERICS:
+        raise OutputError(
+            f"{folder} was drawn with {reading.head.numerics} numerics, and this comicgen has "
+            f"{NUMERICS}; use the comicgen that drew it, or give --output another folder"
+        )
     return reading
 
 
@@ -57,11 +70,20 @@ def path_from(folder: Path, storyboard: Storyboard) -> str:
     return os.path.relpath(os.path.realpath(storyboard.path), os.path.realpath(folder))
 
 
+def _check_free(folder: Path) -> None:
+    """Only a journal tells that a manifest is ours to replace."""
+    if os.path.lexists(folder / MANIFEST):
+        raise OutputError(
+            f"{folder} has a {MANIFEST} but no {JOURNAL}; restore the journal, move the folder "
+            "away, or give --output another folder"
+        )
+
+
 def _check_owner(folder: Path, head: Head, storyboard: Storyboard) -> None:
     """A storyboard that is no longer where the head says has moved, and is taken for this one."""
     owner = folder / head.path
     here = head.path == path_from(folder, storyboard)
-    if head.storyboard != storyboard.name or not (here or not owner.exists()):
+    if head.storyboard != storyboard.name or not (here or not os.path.exists(owner)):
         raise OutputError(
             f"{folder} belongs to the storyboard {os.path.realpath(owner)}; "
             f"rename {storyboard.path}, or give --output another folder"

@@ -44,7 +44,7 @@ def read(path: Path) -> Reading:
 def _head(path: Path, line: bytes) -> Head:
     try:
         written = json.loads(line)["format"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _damaged(path, 1) from error
     if written != JOURNAL_FORMAT:
         raise OutputError(

@@ -1,5 +1,6 @@
 """One writer to an output folder, on this machine or any that shares the disk."""
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 
 from comicgen.errors import OutputError
+from comicgen.outputs.disk import disk_errors
 
 LOCK = ".lock"
 HOLDER = ".writer"
@@ -32,14 +34,18 @@ def sole_writer(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def refuse_if_busy(folder: Path) -> None:
-    """Find out early, and write nothing, whether another process draws into `folder`.
+def refuse_unusable(folder: Path) -> None:
+    """Find out early, and write nothing, whether `folder` cannot be written or is being drawn into.
 
     Raises:
-        OutputError: it does.
+        OutputError: so it is.
     """
-    if (folder / LOCK).exists():
-        _acquire(folder).release()
+    with disk_errors(folder):
+        if (folder / LOCK).exists():
+            _acquire(folder).release()
+        there = next(each for each in (folder, *folder.parents) if each.exists())
+        if not os.access(there, os.W_OK):
+            raise PermissionError(errno.EACCES, "no permission to write", str(there))
 
 
 def _acquire(folder: Path) -> BaseFileLock:
@@ -56,6 +62,6 @@ def _acquire(folder: Path) -> BaseFileLock:
 
 def _read(holder: Path) -> str:
     try:
-        return holder.read_text(encoding="utf-8") or "just started"
-    except FileNotFoundError:
+        return holder.read_text(encoding="utf-8", errors="replace") or "just started"
+    except OSError:
         return "just started"

@@ -27,7 +27,8 @@ def manifest(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def encode_manifest(entries: Sequence[Entry]) -> bytes:
     """The content of manifest.json."""
-    return (json.dumps(manifest(entries), ensure_ascii=False, indent=1) + "\n").encode()
+    text = json.dumps(manifest(entries), ensure_ascii=False, indent=1) + "\n"
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _candidate(line: Done | Failure) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def _candidate(line: Done | Failure) -> dict[str, Any]:
         "sha256": done and done.sha256,
         "bytes": done and done.bytes,
         "seed": line.seed,
-        "settings": dict(line.fields),
+        "fields": dict(line.fields),
         "fingerprint": line.fingerprint,
         "bucket": done and dict(done.bucket),
         "lane": done and done.lane,
@@ -76,7 +77,7 @@ def _run(entries: Sequence[Entry]) -> dict[str, Any]:
         "pictures": begun.pictures,
         "drawn": {e.candidate: e.seconds for e in entries if isinstance(e, Done)},
         "failed": {e.candidate: e.reason for e in entries if isinstance(e, Failure)},
-        "warnings": [*begun.warnings, *(e.text for e in entries if isinstance(e, Remark))],
+        "notes": [*begun.warnings, *(e.text for e in entries if isinstance(e, Remark))],
     }
 
 
@@ -130,7 +131,7 @@ def _candidate_schema(properties: dict[str, Any]) -> dict[str, Any]:
             "panel": _TEXT,
             "number": {"type": "integer", "minimum": 1},
             "seed": _SEED,
-            "settings": {"type": "object", "description": "all that can change a pixel"},
+            "fields": {"type": "object", "description": "all that can change a pixel"},
             "fingerprint": _DIGEST,
             "environment": _TEXT,
             "notes": _TEXTS,
@@ -167,7 +168,7 @@ def _run_schema() -> dict[str, Any]:
             "pictures": {**_COUNT, "description": "how many it meant to draw"},
             "drawn": {"type": "object", "additionalProperties": _SECONDS},
             "failed": {"type": "object", "additionalProperties": _TEXT},
-            "warnings": _TEXTS,
+            "notes": _TEXTS,
         }
     )
 

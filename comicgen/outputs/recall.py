@@ -1,11 +1,13 @@
 """What the journal says, together with how the files are now."""
 
-import hashlib
+import errno
+import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
+from comicgen.digests import digest_file
 from comicgen.outputs.entries import Asked, Done, Entry, Failure
 from comicgen.plan import Memory, Past, Request, Reseed
 
@@ -73,13 +75,14 @@ def _state(path: Path, entry: Done) -> tuple[Literal["done", "missing", "damaged
         now = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return "missing", entry.file
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # a disk that fails does not make a picture damaged
+            raise
+        return "damaged", f"{entry.file} is a link to itself"
+    if not stat.S_ISREG(now.st_mode):
+        return "damaged", f"{entry.file} is no file"
     if now.st_size != entry.bytes:
         return "damaged", f"{entry.file} has {now.st_size} bytes, not {entry.bytes}"
-    if now.st_mtime_ns != entry.mtime_ns and _sha256(path) != entry.sha256:
+    if now.st_mtime_ns != entry.mtime_ns and digest_file(path) != entry.sha256:
         return "damaged", f"the content of {entry.file} has changed"
     return "done", ""
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,7 +13,7 @@ from typing import Self
 from comicgen import __version__
 from comicgen.engine import Drawn, Event, Failed, Note
 from comicgen.environment import Environment
-from comicgen.errors import ComicgenError
+from comicgen.errors import ComicgenError, MachineError, OutputError
 from comicgen.outputs import journal
 from comicgen.outputs.disk import (
     disk_errors,
@@ -84,7 +84,11 @@ class Outputs:
 
     @contextmanager
     def run(self, pictures: int) -> Iterator[None]:
-        """One run that means to draw so many pictures; its end is recorded however it comes."""
+        """One run that means to draw so many pictures; its end is recorded however it comes.
+
+        Raises:
+            MachineError: the folder, good when it was opened, cannot be written any more.
+        """
         begun = time.monotonic()
         warnings = self._storyboard.warnings
         self._append(Begun(_now(), self._environment.to_json(), pictures, warnings))
@@ -93,6 +97,8 @@ class Outputs:
         except BaseException as error:
             with suppress(ComicgenError):  # what ended the run says more than what follows from it
                 self._end(time.monotonic() - begun, _why(error))
+            if isinstance(error, OutputError):
+                raise MachineError(str(error)) from error
             raise
         self._end(time.monotonic() - begun, None)
 

@@ -1,9 +1,10 @@
 """The commands. Each one parses, calls and prints; what it decides is decided elsewhere."""
 
-import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -11,7 +12,7 @@ from comicgen import __version__
 from comicgen.cli import reports
 from comicgen.cli.say import answer, say
 from comicgen.cli.situation import look
-from comicgen.errors import ComicgenError, CommandError, StoryboardError
+from comicgen.errors import ComicgenError, CommandError, MachineError, StoryboardError
 from comicgen.outputs import manifest_schema
 from comicgen.plan import Kind, Selection
 from comicgen.storyboard import load, schema
@@ -19,15 +20,25 @@ from comicgen.weights import describe
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Render storyboards of AI comics overnight, with SDXL, offline.",
 )
 
-Story = Annotated[Path, typer.Argument(metavar="STORY", help="The storyboard, a YAML file.")]
+
+def _path(text: str) -> Path:
+    """A path; an empty one, as of an unset variable, would mean the current folder."""
+    if not text:
+        raise typer.BadParameter("the path is empty")
+    return Path(text)
+
+
+Story = Annotated[
+    Path, typer.Argument(metavar="STORY", parser=_path, help="The storyboard, a YAML file.")
+]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="DIR", help="Another output folder.")
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", parser=_path, help="Another output folder."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON lines on stdout.")]
 Panels = Annotated[
@@ -54,25 +65,24 @@ Device = Annotated[
 ]
 
 
-def main() -> None:
+def run() -> None:
     """Run the command line and end the process with the exit code of the error, if any."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except typer.TyperException as error:
+        sentence = error.format_message().rstrip(".")
+        _complain([f"{sentence}; see comicgen --help"], CommandError.exit_code)
     except ComicgenError as error:
-        _complain(error)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        _complain(_sentences(error), error.exit_code)
 
 
-def _complain(error: ComicgenError) -> None:
-    if "--json" in sys.argv[1:]:
-        answer({"event": "error", "exit": error.exit_code, "errors": _sentences(error)})
-    for sentence in _sentences(error):
+def _complain(sentences: Sequence[str], code: int) -> NoReturn:
+    for sentence in sentences:
         say(sentence, style="red")
+    if "--json" in sys.argv[1:]:
+        with suppress(MachineError):  # which may be what is complained of
+            answer({"event": "error", "exit": code, "errors": sentences})
+    sys.exit(code)
 
 
 def _sentences(error: ComicgenError) -> list[str]:
@@ -104,7 +114,11 @@ def render(
     more: Annotated[
         int | None,
         typer.Option(
-            "--more", min=1, metavar="N", help="Add N candidates beyond the storyboard's count."
+            "--more",
+            min=1,
+            max=99,
+            metavar="N",
+            help="Add N candidates beyond the storyboard's count.",
         ),
     ] = None,
     redo: Annotated[bool, typer.Option("--redo", help="Draw the same again.")] = False,
@@ -160,7 +174,8 @@ def check(story: Story, json: Json = False) -> None:
 @app.command()
 def inspect(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A LoRA, a model folder or a picture.")
+        Path,
+        typer.Argument(metavar="FILE", parser=_path, help="A LoRA, a model folder or a picture."),
     ],
     json: Json = False,
 ) -> None:
