@@ -40,6 +40,14 @@ class Complaint:
         where = f"{self.place}: " if self.place else ""
         return f"{where}{self.what}" + (f"; {self.cure}" if self.cure else "")
 
+    def to_json(self) -> dict[str, str | int | None]:
+        """As plain JSON, its place apart, for an editor to jump to."""
+        told = {"what": self.what, "cure": self.cure or None}
+        if self.place is None:
+            return told
+        place = {"line": self.place.line, "column": self.place.column}
+        return {"file": str(self.place.file), **place, **told}
+
 
 class ComicgenError(Exception):
     """Root of every error that comicgen raises on purpose."""

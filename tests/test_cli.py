@@ -293,8 +293,9 @@ def test_check_says_every_mistake_with_its_place(comicgen: Comicgen, story: Path
     ended = comicgen("check", "--json")
     assert ended.code == 2
     errors = ended.lines[0]["errors"]
-    assert [each.split(": ")[0] for each in errors] == [f"{story}:1:34", f"{story}:3:42"]
-    assert "did you mean 'aspect'" in errors[1]
+    places = [(each["file"], each["line"], each["column"]) for each in errors]
+    assert places == [(str(story), 1, 34), (str(story), 3, 42)]
+    assert errors[1]["cure"] == "did you mean 'aspect'?"
 
 
 def test_a_good_storyboard_passes_the_check(comicgen: Comicgen) -> None:
@@ -310,6 +311,13 @@ def test_inspect_tells_a_picture_from_a_model(comicgen: Comicgen, story: Path) -
     assert comicgen("inspect", "--json", file=picture).lines[0]["kind"] == "picture"
     with Image.open(picture) as image:
         assert "a fox in a forest" in image.info["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("noir", "lora"), ("lineart", "controlnet"), ("pocket", "model")]
+)
+def test_inspect_knows_what_is_shipped_by_name(comicgen: Comicgen, name: str, kind: str) -> None:
+    assert comicgen("inspect", "--json", file=Path(name)).lines[0]["kind"] == kind
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])

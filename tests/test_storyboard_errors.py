@@ -31,7 +31,7 @@ def test_many_mistakes_come_at_once_in_order_with_exact_places(tmp_path: Path) -
 
     assert [line.split(";")[0].split(" (")[0] for line in found] == [
         "1:1: the storyboard has the unknown key 'titel'",
-        "2:32: steps must be a whole number from 1 to 1000, not '2000'",
+        "2:32: steps must be a whole number from 1 to 150, not '2000'",
         "2:47: sampler 'heun' is not supported",
         "4:28: character 'mara' has the unknown key 'lora'",
         "7:13: '{maria}' mentions no character of the storyboard",
@@ -46,7 +46,7 @@ def test_many_mistakes_come_at_once_in_order_with_exact_places(tmp_path: Path) -
         "11:51: loras item 2 has the unknown key 'wieght'",
         "12:5: panel 2 has no prompt",
         "12:10: ids 'p01' and 'P01', on lines 6 and 12, name the same folder on some systems",
-        "12:22: steps must be a whole number from 1 to 1000, not 'many'",
+        "12:22: steps must be a whole number from 1 to 150, not 'many'",
         "13:5: panel 3 must be a mapping, not text 'red'",
     ]
 
@@ -226,7 +226,7 @@ def test_a_size_off_the_grid_names_both_neighbours_and_the_trained_size(tmp_path
         ("panels: [{id: a, prompt: b}]\nprecision: fp8", "2:12: precision 'fp8' is not known; ch"),
         (
             "panels: [{id: a, prompt: b, steps: [1]}]",
-            "1:36: steps must be a whole number from 1 to 1000, not a list",
+            "1:36: steps must be a whole number from 1 to 150, not a list",
         ),
         ("panels: [{id: a, prompt: b}]\n? [x]\n: 1", "2:3: a list or mapping cannot be a key"),
     ],

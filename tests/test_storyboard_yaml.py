@@ -85,9 +85,9 @@ def test_numbers_are_read_by_the_rules_of_yaml_1_2(tmp_path: Path) -> None:
         ("guidance: .inf", "guidance must be a number from 0 to 100, not '.inf'"),
         ("guidance: .nan", "guidance must be a number from 0 to 100, not '.nan'"),
         ("guidance: 1e999", "guidance must be a number from 0 to 100, not '1e999'"),
-        ("steps: 20.0", "steps must be a whole number from 1 to 1000, not '20.0'"),
-        ("steps: yes", "steps must be a whole number from 1 to 1000, not 'yes'"),
-        ("steps: 2:30", "steps must be a whole number from 1 to 1000, not '2:30'"),
+        ("steps: 20.0", "steps must be a whole number from 1 to 150, not '20.0'"),
+        ("steps: yes", "steps must be a whole number from 1 to 150, not 'yes'"),
+        ("steps: 2:30", "steps must be a whole number from 1 to 150, not '2:30'"),
         ("candidates: 0", "candidates must be a whole number from 1 to 99, not '0'"),
     ],
 )

@@ -8,11 +8,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from comicgen import __version__
+from comicgen import __version__, pocket
 from comicgen.cli import reports
 from comicgen.cli.say import answer, say
 from comicgen.cli.situation import look
-from comicgen.errors import ComicgenError, CommandError, MachineError, StoryboardError
+from comicgen.errors import ComicgenError, CommandError, Complaint, MachineError, StoryboardError
 from comicgen.outputs import manifest_schema
 from comicgen.plan import Kind, Selection
 from comicgen.storyboard import load, schema
@@ -71,24 +71,26 @@ def run() -> None:
         sys.exit(app(standalone_mode=False))
     except typer.TyperException as error:
         sentence = error.format_message().rstrip(".")
-        _complain([f"{sentence}; see comicgen --help"], CommandError.exit_code)
+        complaint = Complaint(None, sentence, "see comicgen --help")
+        _complain([complaint], CommandError.exit_code)
     except ComicgenError as error:
-        _complain(_sentences(error), error.exit_code)
+        _complain(_complaints(error), error.exit_code)
 
 
-def _complain(sentences: Sequence[str], code: int) -> NoReturn:
-    for sentence in sentences:
-        say(sentence, style="red")
+def _complain(complaints: Sequence[Complaint], code: int) -> NoReturn:
+    for complaint in complaints:
+        say(str(complaint), style="red")
     if "--json" in sys.argv[1:]:
         with suppress(MachineError):  # which may be what is complained of
-            answer({"event": "error", "exit": code, "errors": sentences})
+            errors = [complaint.to_json() for complaint in complaints]
+            answer({"event": "error", "exit": code, "errors": errors})
     sys.exit(code)
 
 
-def _sentences(error: ComicgenError) -> list[str]:
+def _complaints(error: ComicgenError) -> Sequence[Complaint]:
     if isinstance(error, StoryboardError):
-        return [str(complaint) for complaint in error.complaints]
-    return str(error).splitlines()
+        return error.complaints
+    return [Complaint(None, sentence) for sentence in str(error).splitlines()]
 
 
 def _version(wanted: bool) -> None:
@@ -153,6 +155,7 @@ def plan_(
     """Show what `render` would draw: batches, order, and the reason of every candidate."""
     seen = look(story, output, device)
     planned = seen.plan(_selection(panel, candidate, failed), batch)
+    reports.warn(seen.storyboard)
     reports.plan(planned, seen.folder, json)
 
 
@@ -175,12 +178,17 @@ def check(story: Story, json: Json = False) -> None:
 def inspect(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", parser=_path, help="A LoRA, a model folder or a picture."),
+        typer.Argument(
+            metavar="FILE",
+            parser=_path,
+            help="A LoRA, a model folder or a picture; or the name of a shipped one, such as noir.",
+        ),
     ],
     json: Json = False,
 ) -> None:
     """Tell what a file or model folder is."""
-    reports.inspect(describe(file), json)
+    shipped = pocket.everything().get(str(file), file)
+    reports.inspect(describe(file if file.exists() else shipped), json)
 
 
 @app.command("schema")

@@ -11,7 +11,7 @@ from comicgen.cli.situation import Situation
 from comicgen.engine import Engine
 from comicgen.environment import Environment
 from comicgen.outputs import Outputs, refuse_unusable
-from comicgen.plan import Kind, Plan, Request, Selection, request
+from comicgen.plan import EVERYTHING, Kind, Plan, Request, Selection, request
 from comicgen.render import Report, Result
 from comicgen.render import render as draw
 from comicgen.storyboard import Model
@@ -86,7 +86,8 @@ def _conclude(todo: Plan, result: Result, folder: Path, order: Order) -> None:
         return
     reports.decisions("left alone, not asked for", todo.waiting)
     if not todo.batches:
-        say(f"nothing to do: {count(len(todo.kept), 'candidate')} kept in {folder}")
+        again = "; --redo draws the chosen ones again" if order.selection != EVERYTHING else ""
+        say(f"nothing to do: {count(len(todo.kept), 'candidate')} kept in {folder}{again}")
         return
     failed = f", {result.failed} failed" if result.failed else ""
     stopped = f"; stopped with {left} left, the same command goes on" if result.interrupted else ""

@@ -15,7 +15,7 @@ def lora(name: str) -> Path:
     Raises:
         InputError: none is called so; names those that are.
     """
-    return _shipped("LoRA", name, {path.stem: path for path in _HERE.glob("loras/*.safetensors")})
+    return _shipped("LoRA", name, _loras())
 
 
 def controlnet(name: str) -> Path:
@@ -24,7 +24,20 @@ def controlnet(name: str) -> Path:
     Raises:
         InputError: none is called so; names those that are.
     """
-    return _shipped("ControlNet", name, {path.name: path for path in _HERE.glob("controlnets/*/")})
+    return _shipped("ControlNet", name, _controlnets())
+
+
+def everything() -> dict[str, Path]:
+    """The model and all its parts by the names that a storyboard gives them."""
+    return {"pocket": MODEL, **_loras(), **_controlnets()}
+
+
+def _loras() -> dict[str, Path]:
+    return {path.stem: path for path in _HERE.glob("loras/*.safetensors")}
+
+
+def _controlnets() -> dict[str, Path]:
+    return {path.name: path for path in _HERE.glob("controlnets/*/")}
 
 
 def _shipped(kind: str, name: str, parts: dict[str, Path]) -> Path:

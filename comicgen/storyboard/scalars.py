@@ -203,7 +203,7 @@ SizeText = Annotated[
     str, PlainValidator(one_line), _schema("string", pattern=r"^\s*[0-9]+\s*[xX]\s*[0-9]+\s*$")
 ]
 Seed = Annotated[int, PlainValidator(whole(0, LARGEST_SEED)), _whole_schema(0, LARGEST_SEED)]
-Steps = Annotated[int, PlainValidator(whole(1, 1000)), _whole_schema(1, 1000)]
+Steps = Annotated[int, PlainValidator(whole(1, 150)), _whole_schema(1, 150)]
 Count = Annotated[int, PlainValidator(whole(1, 99)), _whole_schema(1, 99)]
 Guidance = Annotated[float, PlainValidator(decimal(0, 100)), _decimal_schema(0, 100)]
 LoraWeight = Annotated[float, PlainValidator(decimal(-10, 10)), _decimal_schema(-10, 10)]
