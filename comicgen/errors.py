@@ -42,11 +42,11 @@ class Complaint:
 
     def to_json(self) -> dict[str, str | int | None]:
         """As plain JSON, its place apart, for an editor to jump to."""
-        told = {"what": self.what, "cure": self.cure or None}
+        told: dict[str, str | int | None] = {"what": self.what, "cure": self.cure or None}
         if self.place is None:
             return told
-        place = {"line": self.place.line, "column": self.place.column}
-        return {"file": str(self.place.file), **place, **told}
+        line, column = self.place.line, self.place.column
+        return {"file": str(self.place.file), "line": line, "column": column, **told}
 
 
 class ComicgenError(Exception):

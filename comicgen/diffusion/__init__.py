@@ -3,5 +3,6 @@
 import os
 
 # Read by OpenMP when torch is loaded. Threads that wait actively keep the core from the thread
-# they wait for: on two cores, with one of them busy elsewhere, a picture took 30 times as long.
+# they wait for: on two cores, with one of them busy elsewhere, a picture took 28 times as long
+# (docs/benchmarks/2026-11-29-two-cores.md).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
