@@ -9,7 +9,9 @@ import pytest
 import comicgen.diffusion  # noqa: F401 - sets how torch's threads wait, before torch is loaded
 
 if TYPE_CHECKING:
+    from comicgen.diffusion.engine import DiffusionEngine
     from comicgen.diffusion.models import Components
+    from comicgen.storyboard import Model
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,3 +50,19 @@ def pocket() -> "Components":
     from comicgen.pocket import MODEL
 
     return load_model(MODEL, torch.device("cpu"), torch.float32)
+
+
+@pytest.fixture(scope="module")
+def engine(pocket: "Components") -> "DiffusionEngine":
+    """Draws with the embedded model on the CPU."""
+    from comicgen.diffusion.engine import DiffusionEngine
+
+    return DiffusionEngine(pocket)
+
+
+@pytest.fixture(scope="session")
+def controlnet(tmp_path_factory: pytest.TempPathFactory, pocket: "Components") -> "Model":
+    """A random ControlNet for the embedded model."""
+    from drawings import write_controlnet
+
+    return write_controlnet(tmp_path_factory.mktemp("controlnet"), pocket)

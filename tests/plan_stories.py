@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
+from sketch_run import panel as any_panel
 
-from comicgen.errors import Place
 from comicgen.plan import Candidate, Memory, Past, Request, every_candidate
 from comicgen.sizes import Size
 from comicgen.storyboard import Control, Lora, Model, Panel, Storyboard
@@ -33,22 +33,7 @@ def control(name: str = "lineart", **changes: Any) -> Control:
 
 
 def panel(id: str = "p01", **changes: Any) -> Panel:
-    settings: dict[str, Any] = {
-        "prompt": "a farmer on a beach",
-        "negative": None,
-        "size": SQUARE,
-        "steps": 20,
-        "sampler": "euler",
-        "guidance": 7.0,
-        "candidates": 2,
-        "seed": None,
-        "loras": (),
-        "control": None,
-        "title": None,
-        "caption": None,
-        "place": Place(Path("story.yaml"), 1, 1),
-    }
-    return Panel(id=id, **{**settings, **changes})
+    return any_panel(id, **{"prompt": "a farmer on a beach", "size": SQUARE, **changes})
 
 
 def story(*panels: Panel, **changes: Any) -> Storyboard:

@@ -37,16 +37,6 @@ from comicgen.storyboard import Model, Panel
 TINY = Size(64, 64)
 
 
-@pytest.fixture(scope="module")
-def engine(pocket: Components) -> DiffusionEngine:
-    return DiffusionEngine(pocket)
-
-
-@pytest.fixture(scope="module")
-def controlnet(tmp_path_factory: pytest.TempPathFactory, pocket: Components) -> Model:
-    return write_controlnet(tmp_path_factory.mktemp("controlnet"), pocket)
-
-
 def quick(**changes: Any) -> Panel:
     return shot(**{"size": TINY, "steps": 3, **changes})
 

@@ -21,7 +21,6 @@ from drawings import (
     image,
     overflowing,
     shot,
-    write_controlnet,
     write_map,
 )
 
@@ -51,11 +50,6 @@ def half() -> Components:
 @pytest.fixture(scope="module")
 def engine(half: Components) -> DiffusionEngine:
     return DiffusionEngine(half)
-
-
-@pytest.fixture(scope="module")
-def controlnet(tmp_path_factory: pytest.TempPathFactory, pocket: Components) -> Model:
-    return write_controlnet(tmp_path_factory.mktemp("controlnet"), pocket)
 
 
 def steady(**changes: Any) -> Panel:

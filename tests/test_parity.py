@@ -25,7 +25,6 @@ from drawings import (
     image,
     shot,
     with_zeros,
-    write_controlnet,
     write_map,
 )
 from lora_files import Recipe, lora_at, write_kohya, write_peft
@@ -40,16 +39,6 @@ from comicgen.sizes import Size
 from comicgen.storyboard import Model, Panel
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:diffusers")
-
-
-@pytest.fixture(scope="module")
-def engine(pocket: Components) -> DiffusionEngine:
-    return DiffusionEngine(pocket)
-
-
-@pytest.fixture(scope="module")
-def controlnet(tmp_path_factory: pytest.TempPathFactory, pocket: Components) -> Model:
-    return write_controlnet(tmp_path_factory.mktemp("controlnet"), pocket)
 
 
 def pipeline(model: Components, controlnet: Model | None = None) -> Any:

@@ -10,16 +10,10 @@ from drawings import difference, image
 from PIL import Image, ImageFilter
 
 from comicgen.diffusion.engine import DiffusionEngine
-from comicgen.diffusion.models import Components
 from comicgen.storyboard import Panel, load
 
 DEMO = Path(__file__).parent.parent / "storyboards" / "demo.yaml"
 Mask = npt.NDArray[np.bool_]
-
-
-@pytest.fixture(scope="module")
-def engine(pocket: Components) -> DiffusionEngine:
-    return DiffusionEngine(pocket)
 
 
 @pytest.fixture(scope="module")

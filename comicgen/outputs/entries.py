@@ -48,8 +48,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """A candidate is drawn and its picture is in its place."""
+class Outcome:
+    """What every line about a candidate says of it."""
 
     candidate: str
     panel: str
@@ -57,28 +57,27 @@ class Done:
     seed: int
     fingerprint: str
     fields: Mapping[str, Any]
+    environment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Outcome):
+    """A candidate is drawn and its picture is in its place."""
+
     file: str
     sha256: str
     bytes: int
     mtime_ns: int
     bucket: Mapping[str, Any]
     lane: int
-    environment: str
     seconds: float
     notes: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Outcome):
     """A candidate could not be drawn."""
 
-    candidate: str
-    panel: str
-    number: int
-    seed: int
-    fingerprint: str
-    fields: Mapping[str, Any]
-    environment: str
     reason: str
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from comicgen import __version__
 from comicgen.engine import Drawn, Event, Failed, Note
@@ -30,7 +30,7 @@ from comicgen.outputs.lock import sole_writer
 from comicgen.outputs.manifest import MANIFEST, encode_manifest
 from comicgen.outputs.png_text import encode_png
 from comicgen.outputs.recall import recall
-from comicgen.plan import Batch, Memory, Request
+from comicgen.plan import Batch, Candidate, Memory, Request
 from comicgen.storyboard import Storyboard
 
 
@@ -123,19 +123,13 @@ class Outputs:
                 retire(self.folder, path, data)
             now = path.stat()
         done = Done(
-            candidate=candidate.name,
-            panel=candidate.panel.id,
-            number=candidate.number,
-            seed=candidate.seed,
-            fingerprint=candidate.fingerprint,
-            fields=candidate.fields,
+            **self._outcome(candidate),
             file=candidate.file,
             sha256=sha256(data).hexdigest(),
             bytes=now.st_size,
             mtime_ns=now.st_mtime_ns,
             bucket=asdict(batch.bucket),
             lane=batch.lanes.index(candidate),
-            environment=self._environment.label,
             seconds=drawn.seconds,
             notes=drawn.notes,
         )
@@ -143,22 +137,22 @@ class Outputs:
 
     def fail(self, failed: Failed) -> None:
         """Write down why a candidate could not be drawn; an older picture stays where it is."""
-        candidate = failed.candidate
-        failure = Failure(
-            candidate=candidate.name,
-            panel=candidate.panel.id,
-            number=candidate.number,
-            seed=candidate.seed,
-            fingerprint=candidate.fingerprint,
-            fields=candidate.fields,
-            environment=self._environment.label,
-            reason=failed.reason,
-        )
-        self._append(failure)
+        self._append(Failure(**self._outcome(failed.candidate), reason=failed.reason))
 
     def note(self, note: Note) -> None:
         """Write down something about the run."""
         self._append(Remark(note.text))
+
+    def _outcome(self, candidate: Candidate) -> dict[str, Any]:
+        return {
+            "candidate": candidate.name,
+            "panel": candidate.panel.id,
+            "number": candidate.number,
+            "seed": candidate.seed,
+            "fingerprint": candidate.fingerprint,
+            "fields": candidate.fields,
+            "environment": self._environment.label,
+        }
 
     def _end(self, seconds: float, stopped: str | None) -> None:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
