@@ -42,7 +42,7 @@ Event = Drawn | Failed | Note
 
 
 class Engine(Protocol):
-    """Draws batches. `upcoming` holds the batches after this one, to read ahead."""
+    """Draws batches. `upcoming` holds those after this one, and is empty at the last."""
 
     def draw(self, batch: Batch, upcoming: Sequence[Batch]) -> Iterator[Event]:
         """Yield one `Drawn` or `Failed` for each candidate of the batch, and any `Note`s.

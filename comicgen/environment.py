@@ -101,7 +101,7 @@ def _threads() -> int:
 
 def _gpu(device: str, torch: str) -> str:
     """The name of the GPU that torch would call `device`."""
-    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    match = re.fullmatch(r"cuda(?::(0|[1-9]\d*))?", device)
     if not match:
         raise CommandError(f"--device {device}: no such device; use auto, cpu, cuda or cuda:N")
     if not _can_use_gpu(torch):

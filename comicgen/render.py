@@ -3,7 +3,9 @@
 import signal
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from signal import SIG_IGN
 from types import FrameType
 from typing import Self
 
@@ -71,7 +73,9 @@ class Interruption:
         self._asked = False
 
     def __enter__(self) -> Self:
-        self._former = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+        heard = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+        # What the caller ignores, as a shell does for commands in the background, stays ignored.
+        self._former = {each: now for each, now in heard.items() if now not in (None, SIG_IGN)}
         for each in self._former:
             signal.signal(each, self._hear)
         return self
@@ -89,4 +93,5 @@ class Interruption:
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True
-        self._report(Stopping())
+        with suppress(RuntimeError):  # when it interrupts the telling of something else
+            self._report(Stopping())

@@ -9,7 +9,7 @@ from diffusers.image_processor import VaeImageProcessor
 from drawings import write_map
 from PIL import Image
 
-from comicgen.diffusion.control import ControlNets, is_open, read_control_image
+from comicgen.diffusion.control import ControlNets, read_control_image
 from comicgen.diffusion.models import Components
 from comicgen.errors import CandidateError
 from comicgen.plan import ControlWindow
@@ -73,7 +73,7 @@ def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [1, 7, 10, 20])
 def test_the_window_is_diffusers(start: float, end: float, steps: int) -> None:
     window = ControlWindow(Model("x", Path("x"), "x"), start, end)
-    opened = [is_open(window, step, steps) for step in range(steps)]
+    opened = [window.is_open(step, steps) for step in range(steps)]
 
     kept = [1.0 - float(i / steps < start or (i + 1) / steps > end) for i in range(steps)]
     assert opened == [bool(keep) for keep in kept]

@@ -16,7 +16,7 @@ from comicgen.engine import Drawn, Event, Failed, Note
 from comicgen.errors import DeviceLost
 from comicgen.outputs import folder_for
 from comicgen.plan import Batch, Candidate
-from comicgen.render import Stopping
+from comicgen.render import Interruption, Stopping
 from comicgen.sketch import Sketch, sketch
 
 
@@ -210,3 +210,15 @@ class TestSketch:
 
         for another in (two, other):
             assert np.abs(self.pixels(one) - self.pixels(another)).mean() > 8
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored(tmp_path: Path) -> None:
+    """As SIGINT is for what a shell runs in the background."""
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interruption(lambda _: None) as interruption:
+            signal.raise_signal(signal.SIGINT)
+            interruption.heed()
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, former)

@@ -301,3 +301,21 @@ def test_paths_start_at_the_storyboard_wherever_one_stands(
     assert here.panels == from_maps.panels
     assert here.warnings == from_maps.warnings != ()
     assert from_root.path.is_absolute()
+
+
+def test_a_window_in_which_no_step_lies_is_refused(folder: Path) -> None:
+    window = "control: {model: ./lines, image: maps/p01.png, start: 0.5, end: 0.52}"
+    (complaint,) = panel_complaints(folder, f"prompt: a\nsteps: 20\n{window}")
+
+    assert "no step of 20 lies between start 0.5 and end 0.52; widen the window" in complaint
+    assert panel_complaints(folder, f"prompt: a\nsteps: 100\n{window}") == []
+
+
+def test_a_lora_twice_in_one_list_is_refused_and_twice_from_two_is_one(folder: Path) -> None:
+    mara = "{file: loras/mara.safetensors, weight: 0.8}"
+    above = f"characters: {{mara: {{prompt: a farmer, loras: [{mara}]}}}}"
+
+    (complaint,) = panel_complaints(folder, f"prompt: a\nloras: [{mara}, {mara}]")
+    assert "LoRA 'loras/mara.safetensors' is in this list twice; write it once" in complaint
+    panel = load_panel(folder, f"prompt: '{{mara}}'\nloras: [{mara}]", above)
+    assert len(panel.loras) == 1

@@ -149,3 +149,15 @@ def test_titles_and_captions_are_for_people_and_obey_no_grammar(tmp_path: Path) 
 
     assert story.title == "The {b|c} Story"
     assert (story.panels[0].title, story.panels[0].caption) == ("(x:1.2)", "One $$\nTwo {who}")
+
+
+def test_characters_that_unicode_takes_for_one_are_refused(tmp_path: Path) -> None:
+    text = """\
+        characters:
+          "\\u00e9": {prompt: a fox}
+          "e\\u0301": {prompt: a bear}
+        panels: [{id: p, prompt: a}]
+        """
+
+    (complaint,) = complaints(tmp_path, text)
+    assert complaint.startswith("3:3: the character '\u00e9' is there twice")

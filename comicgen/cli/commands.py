@@ -1,5 +1,6 @@
 """The commands. Each one parses, calls and prints; what it decides is decided elsewhere."""
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -188,7 +189,7 @@ def inspect(
 ) -> None:
     """Tell what a file or model folder is."""
     shipped = pocket.everything().get(str(file), file)
-    reports.inspect(describe(file if file.exists() else shipped), json)
+    reports.inspect(describe(file if os.path.exists(file) else shipped), json)
 
 
 @app.command("schema")

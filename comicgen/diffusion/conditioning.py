@@ -30,7 +30,10 @@ def empty_lane(zeros: Embedding, size: Size, controlled: bool) -> Lane:
 
 @dataclass(frozen=True, slots=True)
 class ControlInput:
-    """Control images (B, 3, H, W) in 0..1 in the model's dtype, weights (B, 1, 1, 1) float32."""
+    """Control images (B, 3, H, W) in 0..1 in the model's dtype, weights (B, 1, 1, 1) float32.
+
+    As a part of `Prepared` it has R rows, like everything there.
+    """
 
     image: Tensor
     weight: Tensor

@@ -12,15 +12,9 @@ from comicgen.diffusion.models import Components, load_controlnet
 from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.errors import CandidateError, InputError
 from comicgen.images import read_rgb
-from comicgen.plan import ControlWindow
 from comicgen.sizes import Size
 from comicgen.storyboard import Model
 from comicgen.weights import read_controlnet
-
-
-def is_open(window: ControlWindow, step: int, steps: int) -> bool:
-    """Whether the ControlNet works at a step counted from 0; diffusers' rule."""
-    return step / steps >= window.start and (step + 1) / steps <= window.end
 
 
 def read_control_image(file: Path, size: Size) -> Tensor:

@@ -52,7 +52,9 @@ class Denoiser:
         )
 
     def predict(self, latents: Tensor, timestep: Tensor, prepared: Prepared) -> Tensor:
-        """The noise in the latents, (B, C, h, w) float32 like them; the timestep is () float32.
+        """What the model predicts, noise or velocity: (B, C, h, w) float32 like the latents.
+
+        The timestep is () float32.
 
         Guidance combines in float32: negative + guidance * (prompt - negative)
         (arXiv 2207.12598).

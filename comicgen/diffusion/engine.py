@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from comicgen.diffusion.conditioning import Lane, empty_lane, stack
-from comicgen.diffusion.control import ControlNets, is_open, read_control_image
+from comicgen.diffusion.control import ControlNets, read_control_image
 from comicgen.diffusion.decode import Decoder
 from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.lora import LoraWeights
@@ -64,6 +64,11 @@ class DiffusionEngine:
             raise MachineError(
                 f"{model.written} does not fit into the memory of {place}; "
                 "close what else uses it, or choose another --device"
+            ) from error
+        except RuntimeError as error:
+            raise MachineError(
+                f"{place} cannot be used ({_first_line(error)}); "
+                "mend its driver, or use --device cpu"
             ) from error
 
     def draw(self, batch: Batch, upcoming: Sequence[Batch]) -> Iterator[Event]:
@@ -150,7 +155,7 @@ class DiffusionEngine:
         steps = len(scheduler.timesteps)
 
         def model(latents: Tensor, timestep: Tensor, step: int) -> Tensor:
-            within = control is not None and is_open(control, step, steps)
+            within = control is not None and control.is_open(step, steps)
             return denoiser.predict(latents, timestep, prepared if within else outside)
 
         draws = 1 + steps if SAMPLERS[batch.sampler].noisy else 1
@@ -184,20 +189,27 @@ class DiffusionEngine:
                 yield
         except torch.OutOfMemoryError as error:
             raise CandidateError(
-                f"out of memory on {self._device}; use a smaller size or --batch"
+                f"out of memory on {self._device}; use a smaller size, or a smaller --batch"
             ) from error
         except REFUSALS as error:
             raise self._judge(error) from error
 
     def _judge(self, error: Exception) -> CandidateError | DeviceLost:
         """Whether one batch failed, or the device for good: then it fails at everything."""
-        what = str(error).partition("\n")[0] or type(error).__name__
+        what = _first_line(error)
         if self._stream is not None:
             try:
                 torch.cuda.synchronize(self._device)
             except RuntimeError:
-                return DeviceLost(f"{self._device} does not answer any more ({what})")
+                return DeviceLost(
+                    f"{self._device} does not answer any more ({what}); give the same command "
+                    "again, and restart the machine if it stays so"
+                )
         return CandidateError(what)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:

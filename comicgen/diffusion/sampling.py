@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 Model = Callable[[Tensor, Tensor, int], Tensor]
-"""(latents (B, C, h, w) float32, timestep () float32 on the same device, step from 0) -> noise
-prediction like the latents."""
+"""(latents (B, C, h, w) float32, timestep () float32 on the same device, step from 0) -> what the
+network predicts, noise or velocity as it was trained, like the latents."""
 
 
 def draw_noise(seeds: Sequence[int], shape: tuple[int, int, int], draws: int) -> Tensor:
@@ -37,7 +37,7 @@ def sample(model: Model, scheduler: Any, noise: Tensor) -> Tensor:
     """Draw latents: (B, C, h, w) float32 on the device of the noise, not yet decoded.
 
     Args:
-        model: predicts the noise in scaled latents.
+        model: predicts noise or velocity from scaled latents.
         scheduler: as `schedulers.schedule` makes it; it is used up.
         noise: (draws, B, C, h, w) float32; draw 0 is where the latents begin, draw i + 1 is
             what a noisy sampler adds after step i.

@@ -19,7 +19,7 @@ HOLDER = ".writer"
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder`; the system releases it whatever the process dies of.
+    """Hold the lock of `folder`; where the file system has locks, it ends with the process.
 
     Raises:
         OutputError: another process holds it.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comicgen.sizes import Size
-from comicgen.storyboard import Lora, Model, Panel
+from comicgen.storyboard import Lora, Model, Panel, in_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,10 @@ class ControlWindow:
     model: Model
     start: float
     end: float
+
+    def is_open(self, step: int, steps: int) -> bool:
+        """Whether it works at a step counted from 0."""
+        return in_window(self.start, self.end, step, steps)
 
 
 @dataclass(frozen=True, slots=True)

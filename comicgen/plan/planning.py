@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def captures(self) -> int:
-        """How many different buckets there are: each is captured once."""
+        """How many different buckets there are, and so how many CUDA graphs would serve them."""
         return len({batch.bucket for batch in self.batches})
 
     @property

@@ -3,6 +3,16 @@
 from comicgen.storyboard.format import schema
 from comicgen.storyboard.load import load
 from comicgen.storyboard.samplers import SAMPLERS
-from comicgen.storyboard.story import Control, Lora, Model, Panel, Storyboard
+from comicgen.storyboard.story import Control, Lora, Model, Panel, Storyboard, in_window
 
-__all__ = ["SAMPLERS", "Control", "Lora", "Model", "Panel", "Storyboard", "load", "schema"]
+__all__ = [
+    "SAMPLERS",
+    "Control",
+    "Lora",
+    "Model",
+    "Panel",
+    "Storyboard",
+    "in_window",
+    "load",
+    "schema",
+]

@@ -27,7 +27,11 @@ from comicgen.storyboard.scalars import (
 class Written(BaseModel):
     """A mapping of the storyboard that has these keys and no others."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        model_title_generator=lambda model: model.__name__.removeprefix("Written"),
+    )
 
 
 class WrittenLora(Written):

@@ -13,7 +13,7 @@ from comicgen.storyboard.format import WrittenControl, WrittenLora, WrittenPanel
 from comicgen.storyboard.grammar import Wording, word
 from comicgen.storyboard.levels import Level, Setting, setting
 from comicgen.storyboard.marked import Entries
-from comicgen.storyboard.story import Control, Lora, Panel
+from comicgen.storyboard.story import Control, Lora, Panel, in_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class PanelReader:
         prompt, mentioned = self._prompt(written, node, levels)
         negative = self._negative(levels)
         loras = self._loras(levels, mentioned)
-        control = self._control(setting(levels, "control"), size, levels[0].who)
+        control = self._control(levels, size)
         if size is None:
             return None
         return Panel(
@@ -130,9 +130,16 @@ class PanelReader:
     def _loras(self, levels: Sequence[Level], mentioned: Sequence[str]) -> tuple[Lora, ...]:
         """The panel's LoRAs and then its characters'; each file once."""
         chosen: dict[str, tuple[Lora, Place]] = {}
-        for written, place in self._named_loras(setting(levels, "loras"), mentioned):
+        listed: set[tuple[str, str]] = set()
+        for owner, written, place in self._named_loras(setting(levels, "loras"), mentioned):
             with self.complaints.at(place):
                 found = self._lora(written.file)
+                if (owner, found.digest) in listed:
+                    raise InputError(
+                        f"LoRA {quoted(written.file)} is in this list twice; "
+                        "write it once, with the weight that it shall have"
+                    )
+                listed.add((owner, found.digest))
                 lora = Lora(written.file, found.file, found.digest, written.weight)
                 first, where = chosen.setdefault(found.digest, (lora, place))
                 if first.weight != lora.weight:
@@ -145,25 +152,24 @@ class PanelReader:
 
     def _named_loras(
         self, chosen: Setting, mentioned: Sequence[str]
-    ) -> Iterator[tuple[WrittenLora, Place]]:
+    ) -> Iterator[tuple[str, WrittenLora, Place]]:
+        """Each with the character who brings it, "" for the panel itself."""
         for index, written in enumerate(chosen.value or ()):
-            yield written, chosen.inside(index, "file")
+            yield "", written, chosen.inside(index, "file")
         for name in mentioned:
-            yield from self.characters[name].loras
+            yield from ((name, *lora) for lora in self.characters[name].loras)
 
     def check_lora(self, written: WrittenLora, place: Place) -> None:
         """Complain if a LoRA cannot be used."""
         with self.complaints.at(place):
             self._lora(written.file)
 
-    def _control(self, chosen: Setting, size: Size | None, who: str) -> Control | None:
+    def _control(self, levels: Sequence[Level], size: Size | None) -> Control | None:
+        chosen, who = setting(levels, "control"), levels[0].who
         written: WrittenControl | None = chosen.value
         if written is None:
             return None
-        if written.start >= written.end:
-            what = f"start {written.start:g} must be less than end {written.end:g}"
-            place = max(chosen.inside(key) for key in ("start", "end"))
-            self.complaints.add(place, what)
+        self._window(chosen, setting(levels, "steps").value, who)
         model = None
         with self.complaints.at(chosen.inside("model"), chosen.level.who):
             model = self._controlnet(written.model)
@@ -184,6 +190,16 @@ class PanelReader:
                 share = (written.weight, written.start, written.end)
                 return Control(model, image.file, image.digest, *share)
         return None
+
+    def _window(self, chosen: Setting, steps: int, who: str) -> None:
+        """Complain about a window in which the ControlNet would never work."""
+        start, end = chosen.value.start, chosen.value.end
+        place = max(chosen.inside(key) for key in ("start", "end"))
+        if start >= end:
+            self.complaints.add(place, f"start {start:g} must be less than end {end:g}")
+        elif not any(in_window(start, end, step, steps) for step in range(steps)):
+            what = f"{who}no step of {steps} lies between start {start:g} and end {end:g}"
+            self.complaints.add(place, what, "widen the window to one step at least")
 
 
 def _nothing_cut(text: str) -> None:

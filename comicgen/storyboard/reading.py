@@ -98,6 +98,9 @@ def _read_character(name: str, place: Place, node: Node, reader: PanelReader) ->
     name = unicodedata.normalize("NFC", name)
     if fault := name_fault(name):
         reader.complaints.add(place, f"the character's name {fault}")
+    if name in reader.characters:
+        what = f"the character {quoted(name)} is there twice, written with other code points"
+        reader.complaints.add(place, what, "rename one of them")
     label = f"character {quoted(name)}"
     written = shaped(WrittenCharacter, node, label, reader.complaints)
     words, loras = "", []

@@ -33,7 +33,7 @@ class Lora:
 class Control:
     """A ControlNet, its ready control image, and the part of the steps in which it works.
 
-    The window follows diffusers: on at step i of n when i/n >= start and (i+1)/n <= end.
+    `in_window` tells at which steps it works.
     """
 
     model: Model
@@ -42,6 +42,11 @@ class Control:
     weight: float
     start: float
     end: float
+
+
+def in_window(start: float, end: float, step: int, steps: int) -> bool:
+    """Whether a ControlNet works at a step counted from 0; diffusers' rule."""
+    return step / steps >= start and (step + 1) / steps <= end
 
 
 @dataclass(frozen=True, slots=True)

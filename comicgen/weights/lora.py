@@ -8,7 +8,7 @@ from pathlib import Path
 from comicgen.errors import InputError
 from comicgen.weights.adapter import Adapter, read_adapter
 from comicgen.weights.header import Header, Tensor, read_header
-from comicgen.weights.lora_keys import Family, Role, base_of, layer_names, refused_kind, spell
+from comicgen.weights.lora_keys import Role, base_of, layer_names, refused_kind, spell
 from comicgen.weights.model import ModelFolder
 
 Home = tuple[str, str]
@@ -37,19 +37,7 @@ class LoraLayer:
 class LoraFile:
     """A LoRA of which every tensor has found its layer in the model."""
 
-    file: Path
-    family: Family
     layers: tuple[LoraLayer, ...]
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """The components it changes, sorted."""
-        return tuple(sorted({layer.component for layer in self.layers}))
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks found, sorted."""
-        return tuple(sorted({layer.rank for layer in self.layers}))
 
 
 def read_lora(file: Path, model: ModelFolder) -> LoraFile:
@@ -65,7 +53,7 @@ def read_lora(file: Path, model: ModelFolder) -> LoraFile:
     adapter = read_adapter(file, header)
     layers = tuple(_layer(file, header, adapter, home, parts[home]) for home in sorted(parts))
     _check_shapes(file, header, layers, model)
-    return LoraFile(file, _family(header), layers)
+    return LoraFile(layers)
 
 
 def _check_kind(file: Path, tensors: Mapping[str, Tensor], model: ModelFolder) -> None:
@@ -164,7 +152,3 @@ def _fits(down: tuple[int, ...], up: tuple[int, ...], weight: tuple[int, ...]) -
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     """What a filter reads: in-channels and, unless it is 1x1, its kernel."""
     return shape[1:2] if prod(shape[2:]) == 1 else shape[1:]
-
-
-def _family(header: Header) -> Family:
-    return next(spelling.family for key in header.tensors if (spelling := spell(key)))
