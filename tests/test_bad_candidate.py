@@ -44,7 +44,9 @@ def test_bad_candidates_fail_with_their_reason_and_the_others_are_drawn(
     whole = write_map(tmp_path / "good.png", 64, 64).read_bytes()
     (tmp_path / "torn.png").write_bytes(whole[: len(whole) // 2])
 
-    monkeypatch.setattr(sys, "argv", ["comicgen", "render", str(story), "--batch", "4"])
+    monkeypatch.setattr(
+        sys, "argv", ["comicgen", "render", str(story), "--batch", "4", "--device", "cpu"]
+    )
     with pytest.raises(SystemExit) as ended:
         main()
 

@@ -10,7 +10,7 @@ from sketch_run import (
     alone,
     candidates,
     draw,
-    draw_and_die,
+    draw_until_killed,
     manifest,
     opened,
     panel,
@@ -18,7 +18,7 @@ from sketch_run import (
 )
 
 from comicgen.engine import Drawn, Failed, Note
-from comicgen.outputs import manifest_schema
+from comicgen.outputs import folder_for, manifest_schema
 from comicgen.sketch import sketch
 
 VALIDATOR = jsonschema.Draft202012Validator(manifest_schema())
@@ -28,7 +28,8 @@ VALIDATOR = jsonschema.Draft202012Validator(manifest_schema())
 def mixed(tmp_path: Path) -> dict[str, Any]:
     """The manifest of a killed run and of one with pictures, notes, and a failure."""
     storyboard = story(tmp_path, panel("p10"), panel("p02", prompt="灯塔", candidates=1))
-    draw_and_die(storyboard, call=15)
+    journal = folder_for(storyboard.path) / "journal.jsonl"
+    draw_until_killed(storyboard, 0, lambda: journal.exists() and b"begun" in journal.read_bytes())
     first, second, third = candidates(storyboard)
     with opened(storyboard) as outputs, outputs.run(3):
         outputs.save(Drawn(second, sketch(second), 0.5, ("decoded again",)), alone(second))

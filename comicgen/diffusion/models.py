@@ -26,6 +26,10 @@ REFUSALS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, Ar
 # Parts of the whole CLIP that some text encoders are saved with, and that SDXL does without.
 _UNUSED = {"logit_scale", "text_projection.weight"}
 
+# The second text encoder's tensors by the names that the module gives them, from either spelling;
+# for the first one transformers knows both by itself.
+_SPELLING = {r"^(?!text_model\.|text_projection|logit_scale)": "text_model."}
+
 
 @dataclass(frozen=True, slots=True)
 class Components:
@@ -88,6 +92,7 @@ def _load(
                 local_files_only=True,
                 use_safetensors=True,
                 output_loading_info=True,
+                **({"key_mapping": _SPELLING} if kind is CLIPTextModelWithProjection else {}),
             )
         except (*REFUSALS, OSError, SafetensorError, StrictDataclassError) as error:
             raise InputError(f"{path}: cannot be loaded ({error}); copy it again") from error
