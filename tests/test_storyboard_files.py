@@ -210,7 +210,7 @@ def test_a_model_that_the_system_does_not_let_us_read_is_a_complaint(
     monkeypatch.setattr(files, "load_tokenizers", refuse)
 
     assert panel_complaints(folder, "prompt: a fox", "model: pocket") == [
-        "1:8: 'model/tokenizer' cannot be read: Permission denied"
+        "1:8: 'model/tokenizer' cannot be read: Permission denied; mend its permissions"
     ]
 
 

@@ -164,7 +164,7 @@ def test_anything_else_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "empty.safetensors").write_bytes(b"")
     (tmp_path / "folder").mkdir()
     for name, why in (
-        ("foreign.png", "was not drawn by comicgen"),
+        ("foreign.png", "comicgen did not draw it"),
         ("broken.png", "is no PNG picture"),
         ("weights.ckpt", "is nothing to inspect"),
         ("empty.safetensors", "is no safetensors file"),

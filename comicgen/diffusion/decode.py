@@ -33,14 +33,19 @@ class Decoder:
             CandidateError: the latents, or the pixels even in float32, are not finite.
         """
         if not _is_finite(latents):
-            raise CandidateError("nan: the latents are not finite after the last step")
+            raise CandidateError(
+                "nan: the latents are not finite after the last step; "
+                "lower the guidance or a LoRA's weight, or draw with another seed"
+            )
         pixels = _decode(self.vae, latents)
         if _is_finite(pixels):
             return Decoded(_to_image(pixels))
         if self.vae.dtype != torch.float32:
             pixels = _decode(self._wide, latents)
         if not _is_finite(pixels):
-            raise CandidateError("nan: the VAE gives pixels that are not finite, even in float32")
+            raise CandidateError(
+                "nan: the VAE gives pixels that are not finite, even in float32; use another model"
+            )
         narrow = str(self.vae.dtype).removeprefix("torch.")
         return Decoded(
             _to_image(pixels), (f"the VAE overflowed in {narrow}; decoded again in float32",)

@@ -125,7 +125,9 @@ class _Change:
         try:
             tensor: Tensor = self.tensors.get_tensor(key).float()
         except (SafetensorError, OSError) as error:
-            raise CandidateError(f"{self.lora.file}: {key} cannot be read ({error})") from error
+            raise CandidateError(
+                f"{self.lora.file}: {key} cannot be read ({error}); download the file again"
+            ) from error
         if not tensor.isfinite().all():
             raise CandidateError(
                 f"{self.lora.file}: {key} holds numbers that are not finite; download the file "
@@ -142,7 +144,7 @@ def _read(lora: Lora, model: ModelFolder, files: ExitStack) -> Iterator[_Change]
     except InputError as error:
         raise CandidateError(str(error)) from error
     except (SafetensorError, OSError) as error:
-        raise CandidateError(f"{lora.file}: cannot be read ({error})") from error
+        raise CandidateError(f"{lora.file}: cannot be read ({error}); download it again") from error
     for layer in layers:
         yield _Change(lora, layer, tensors)
 

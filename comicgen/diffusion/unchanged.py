@@ -16,7 +16,7 @@ def check_unchanged(path: Path, digest: str, files: Iterable[Path] | None = None
     try:
         now = digest_file(path) if files is None else digest_files(path, files)
     except OSError as error:
-        raise CandidateError(f"{path}: cannot be read ({error.strerror})") from error
+        raise CandidateError(f"{path}: cannot be read ({error.strerror}); put it back") from error
     if now != digest:
         raise CandidateError(
             f"{path}: has changed since the storyboard was read; give the command again"

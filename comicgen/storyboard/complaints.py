@@ -35,7 +35,11 @@ class Complaints:
         except InputError as error:
             self.add(place, f"{who}{error}")
         except OSError as error:
-            self.add(place, f"{who}{error.filename!r} cannot be read: {error.strerror}")
+            self.add(
+                place,
+                f"{who}{error.filename!r} cannot be read: {error.strerror}",
+                "mend its permissions",
+            )
 
     def warnings(self) -> tuple[str, ...]:
         """All warnings by place; files by name alone, so that they do not depend on the folder."""

@@ -139,7 +139,9 @@ def _beside(base: Path, written: str) -> Path:
     try:
         return base / Path(written).expanduser()
     except RuntimeError as error:
-        raise InputError(f"{quoted(written)} names a home folder that is not known") from error
+        raise InputError(
+            f"{quoted(written)} names a home folder that is not known; write the path out"
+        ) from error
 
 
 # os.path answers False, where Path raises, for names that no file system takes.

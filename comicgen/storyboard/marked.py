@@ -104,9 +104,11 @@ def _read_bytes(path: Path) -> bytes:
             data = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise _broken(None, f"storyboard {str(path)!r} cannot be read: {reason}") from error
+        what = f"storyboard {str(path)!r} cannot be read: {reason}"
+        raise _broken(None, what, "name a YAML file that is there") from error
     if len(data) > LARGEST_FILE:
-        raise _broken(Place(path, 1, 1), f"the file is larger than {LARGEST_FILE >> 20} MiB")
+        what = f"the file is larger than {LARGEST_FILE >> 20} MiB"
+        raise _broken(Place(path, 1, 1), what, "cut the story into several")
     return data
 
 
@@ -167,7 +169,8 @@ class _Composer:
         """The node that starts with `event`."""
         place = self.place(event)
         if depth > DEEPEST:
-            raise _broken(place, f"lists and mappings are nested deeper than {DEEPEST}")
+            what = f"lists and mappings are nested deeper than {DEEPEST}"
+            raise _broken(place, what, "write it flatter")
         assert isinstance(event, yaml.NodeEvent)
         if isinstance(event, yaml.AliasEvent):
             assert event.anchor

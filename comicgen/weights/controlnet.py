@@ -35,9 +35,13 @@ def read_controlnet(folder: Path, model: ModelFolder) -> ControlNetFolder:
     if (kind := config.get("_class_name")) != KIND:
         raise InputError(f"{folder}: is a {kind}; a ControlNet here is a {KIND}")
     if config.get("global_pool_conditions"):
-        raise InputError(f"{folder}: pools its control image, which comicgen cannot draw with")
+        raise InputError(
+            f"{folder}: pools its control image, which comicgen cannot draw with; use another"
+        )
     if (channels := config.get("conditioning_channels", 3)) != 3:
-        raise InputError(f"{folder}: takes control images of {channels} channels instead of 3")
+        raise InputError(
+            f"{folder}: takes control images of {channels} channels instead of 3; use another"
+        )
     for key in _shared(config):
         if config.get(key) != model.unet.get(key):
             raise InputError(

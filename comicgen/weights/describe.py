@@ -53,7 +53,9 @@ def describe(path: Path) -> Mapping[str, Any]:
         found = _described(path)
         json.dumps(found, allow_nan=False)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); name a file that is there"
+        ) from error
     except ValueError as error:
         raise InputError(f"{path}: holds a number that is none; copy it again") from error
     return found
@@ -64,7 +66,7 @@ def _described(path: Path) -> dict[str, Any]:
     if stat.S_ISDIR(mode):
         return _folder(path)
     if not stat.S_ISREG(mode):
-        raise InputError(f"{path}: is neither file nor folder")
+        raise InputError(f"{path}: is neither file nor folder; name one of these")
     match path.suffix.lower():
         case ".safetensors":
             return _weights_file(path)
@@ -183,13 +185,17 @@ def _picture(file: Path) -> dict[str, Any]:
         with Image.open(file) as image:
             size, text = image.size, image.info.get("comicgen")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"{file}: is no PNG picture that can be read") from error
+        raise InputError(f"{file}: is no PNG picture that can be read; name another") from error
     try:
         drawn = json.loads(text or "null")
     except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{file}: its comicgen text is damaged") from error
+        raise InputError(
+            f"{file}: its comicgen text is damaged; draw it again with --redo"
+        ) from error
     if drawn is None:
-        raise InputError(f"{file}: has no comicgen text, so it was not drawn by comicgen")
+        raise InputError(
+            f"{file}: has no comicgen text, so comicgen did not draw it; name one that it drew"
+        )
     if not isinstance(drawn, dict):
-        raise InputError(f"{file}: its comicgen text is damaged")
+        raise InputError(f"{file}: its comicgen text is damaged; draw it again with --redo")
     return {"file": str(file), "kind": "picture", "size": list(size), "comicgen": drawn}

@@ -41,7 +41,9 @@ def read_config(file: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise InputError(f"{file}: is missing; copy the whole model folder again") from error
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+        raise InputError(
+            f"{file}: cannot be read ({error.strerror}); mend its permissions"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: is not JSON; copy the file again") from error
     if not isinstance(config, dict):

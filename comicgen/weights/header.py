@@ -60,7 +60,9 @@ def read_header(file: Path) -> Header:
                 raise _broken(file, "it is no safetensors file, or it was cut short")
             text = stream.read(length)
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+        raise InputError(
+            f"{file}: cannot be read ({error.strerror}); mend its permissions"
+        ) from error
     return _parse(file, text, size)
 
 

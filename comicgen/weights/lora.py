@@ -60,7 +60,7 @@ def _check_kind(file: Path, tensors: Mapping[str, Tensor], model: ModelFolder) -
     if kind := refused_kind(tensors):
         raise InputError(f"{file}: is {kind}, which is not supported; use a plain LoRA")
     if not any(spell(key) for key in tensors):
-        raise InputError(f"{file}: is no LoRA")
+        raise InputError(f"{file}: is no LoRA; name a LoRA file")
     base = base_of(tensors)
     foreign = base.width != model.cross_attention_width if base.width else base.name is not None
     if foreign:
@@ -83,7 +83,10 @@ def _sort(
         if spelling is None or home is None:
             strays.append(key)
         elif (first := parts.setdefault(home, {}).setdefault(spelling.role, key)) != key:
-            raise InputError(f"{file}: {first} and {key} are both for {home[1]} of the {home[0]}")
+            raise InputError(
+                f"{file}: {first} and {key} are both for {home[1]} of the {home[0]}; "
+                "download the file again, or use another"
+            )
     if strays:
         raise InputError(
             f"{file}: {_some(strays, len(tensors))} find no layer in {model.folder}; "
@@ -134,9 +137,12 @@ def _check_shapes(
             )
         for key in (layer.down, layer.up):
             if not header.tensors[key].dtype.startswith(("F", "BF")):
-                raise InputError(f"{file}: {key} holds {header.tensors[key].dtype}, no fractions")
+                raise InputError(
+                    f"{file}: {key} holds {header.tensors[key].dtype}, no fractions; "
+                    "use another file"
+                )
         if layer.alpha and header.tensors[layer.alpha].parameters != 1:
-            raise InputError(f"{file}: {layer.alpha} is not one number")
+            raise InputError(f"{file}: {layer.alpha} is not one number; use another file")
 
 
 def _fits(down: tuple[int, ...], up: tuple[int, ...], weight: tuple[int, ...]) -> bool:

@@ -128,7 +128,10 @@ def _check_index(folder: Path, index: Mapping[str, Any]) -> None:
 def _check_unet(folder: Path, unet: Mapping[str, Any]) -> None:
     if (channels := unet.get("in_channels")) != 4:
         kind = "an inpainting model" if channels == 9 else "no SDXL base model"
-        raise InputError(f"{folder}: its unet has in_channels {channels}, so it is {kind}")
+        raise InputError(
+            f"{folder}: its unet has in_channels {channels}, so it is {kind}; "
+            "use an SDXL base model"
+        )
     if (outputs := unet.get("out_channels", 4)) != 4:
         raise InputError(f"{folder}: its unet has out_channels {outputs}; SDXL has 4")
     for key in _OTHER_INPUTS:
@@ -138,7 +141,10 @@ def _check_unet(folder: Path, unet: Mapping[str, Any]) -> None:
                 "use a model without it"
             )
     if unet.get("addition_embed_type") != "text_time":
-        raise InputError(f"{folder}: its unet knows no picture sizes, so it is not of SDXL's kind")
+        raise InputError(
+            f"{folder}: its unet knows no picture sizes, so it is not of SDXL's kind; "
+            "use an SDXL base model"
+        )
 
 
 def _check_widths(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> None:
