@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.errors import CandidateError, InputError
-from comicgen.storyboard import Lora
+from comicgen.storyboard import Lora, in_order
 from comicgen.weights import LoraLayer, ModelFolder, normalised, read_lora
 
 _Home = tuple[str, str]
@@ -54,7 +54,7 @@ class LoraWeights:
                 number that is not finite, or carries a weight beyond its dtype; the weights are
                 pristine then.
         """
-        wanted = tuple(sorted(loras, key=_identity))
+        wanted = in_order(loras)
         if [_identity(lora) for lora in wanted] == [_identity(lora) for lora in self._active]:
             return
         self._restore()

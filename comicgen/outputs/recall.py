@@ -20,8 +20,8 @@ def recall(folder: Path, entries: Iterable[Entry]) -> Memory:
     """
     entries = tuple(entries)
     last = last_lines(entries)
-    requests = [Request.from_json(entry.request) for entry in entries if isinstance(entry, Asked)]
     waiting = _waiting(entries)
+    requests = [request for request, _ in waiting]
     return Memory(
         candidates={name: _past(folder, entry) for name, entry in last.items()},
         more=_more(requests),

@@ -51,6 +51,7 @@ class Outputs:
             journal.create(folder / JOURNAL, _head(folder, storyboard, environment))
         reading = read_journal(folder, storyboard)
         assert reading
+        self._entries = list(reading.entries)
         self._journal = Journal(folder / JOURNAL, reading.length)
         self._write_manifest()
 
@@ -74,9 +75,9 @@ class Outputs:
 
     @property
     def memory(self) -> Memory:
-        """What the folder remembers, read anew from journal and files."""
+        """What the folder remembers, with its files as they are now."""
         with disk_errors(self.folder):
-            return recall(self.folder, journal.read(self.folder / JOURNAL).entries)
+            return recall(self.folder, self._entries)
 
     def ask(self, request: Request) -> None:
         """Remember that the author asked for more than the storyboard says."""
@@ -163,10 +164,11 @@ class Outputs:
     def _append(self, entry: Entry) -> None:
         with disk_errors(self.folder):
             self._journal.append(entry)
+        self._entries.append(entry)
 
     def _write_manifest(self) -> None:
         path = self.folder / MANIFEST
-        data = encode_manifest(journal.read(self.folder / JOURNAL).entries)
+        data = encode_manifest(self._entries)
         if not path.exists() or path.read_bytes() != data:
             replace(path, data)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from comicgen.plan.batch import Candidate
 from comicgen.plan.past import Memory
-from comicgen.storyboard import Control, Lora, Panel, Storyboard
+from comicgen.storyboard import Control, Panel, Storyboard, in_order
 
 RECIPE = 1
 """Bumped when our own code draws other pixels from the same fields; the changelog says why."""
@@ -39,11 +39,6 @@ def stable_hash(*words: int | str) -> int:
 def fingerprint(fields: Mapping[str, Any]) -> str:
     """SHA-256 of the canonical JSON of a candidate's fields, as hexadecimal digits."""
     return hashlib.sha256(_canonical(fields)).hexdigest()
-
-
-def in_order(loras: tuple[Lora, ...]) -> tuple[Lora, ...]:
-    """LoRAs in the order in which they are added, which is not the author's to choose."""
-    return tuple(sorted(loras, key=lambda lora: (lora.digest, lora.weight)))
 
 
 def _candidates(storyboard: Storyboard, panel: Panel, memory: Memory) -> list[Candidate]:

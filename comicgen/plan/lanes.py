@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from comicgen.plan.batch import Batch, Bucket, Candidate, ControlWindow
-from comicgen.plan.candidates import in_order
 from comicgen.sizes import Size
-from comicgen.storyboard import Panel
+from comicgen.storyboard import Panel, in_order
 
 _CHUNKS = 1  # a prompt that needs more is refused when the storyboard is read
 

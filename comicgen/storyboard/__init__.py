@@ -3,7 +3,7 @@
 from comicgen.storyboard.format import schema
 from comicgen.storyboard.load import load
 from comicgen.storyboard.samplers import SAMPLERS
-from comicgen.storyboard.story import Control, Lora, Model, Panel, Storyboard, in_window
+from comicgen.storyboard.story import Control, Lora, Model, Panel, Storyboard, in_order, in_window
 
 __all__ = [
     "SAMPLERS",
@@ -12,6 +12,7 @@ __all__ = [
     "Model",
     "Panel",
     "Storyboard",
+    "in_order",
     "in_window",
     "load",
     "schema",

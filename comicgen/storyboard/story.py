@@ -1,5 +1,6 @@
 """The typed storyboard: what the author asked for, with every file found and digested."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,11 @@ class Lora:
     file: Path
     digest: str
     weight: float
+
+
+def in_order(loras: Iterable[Lora]) -> tuple[Lora, ...]:
+    """LoRAs in the order in which they are added, which is not the author's to choose."""
+    return tuple(sorted(loras, key=lambda lora: (lora.digest, lora.weight)))
 
 
 @dataclass(frozen=True, slots=True)
