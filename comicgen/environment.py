@@ -38,6 +38,11 @@ class Environment:
     numerics: str = NUMERICS
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device != "cpu"
+
+    @property
     def label(self) -> str:
         """All of it in one line, except which of several equal GPUs it is."""
         threads = f" with {self.threads} threads" if self.threads else ""
@@ -77,7 +82,7 @@ def current(device: str, precision: str | None) -> Environment:
 
 def default_batch(environment: Environment) -> int:
     """How many lanes a batch gets: on a CPU they would only wait for each other."""
-    return 1 if environment.device == "cpu" else 8
+    return 8 if environment.on_gpu else 1
 
 
 def _can_use_gpu(torch: str) -> bool:

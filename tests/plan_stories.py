@@ -8,11 +8,13 @@ from typing import Any
 from hypothesis import strategies as st
 from sketch_run import panel as any_panel
 
-from comicgen.plan import Candidate, Memory, Past, Request, every_candidate
+from comicgen.plan import LADDER, Candidate, Memory, Past, Plan, Request, every_candidate
 from comicgen.sizes import Size
 from comicgen.storyboard import Control, Lora, Model, Panel, Storyboard
 
 WIDE, SQUARE = Size(96, 64), Size(64, 64)
+MANY = 200
+"""So many steps that the first use of a graph hardly counts."""
 
 
 def digest(text: str) -> str:
@@ -64,6 +66,23 @@ def remembered(storyboard: Storyboard, *names: str, **changes: Any) -> Memory:
     return Memory(candidates=done, **changes)
 
 
+def lanes(made: Plan) -> list[list[str | None]]:
+    return [[lane.name if lane else None for lane in batch.lanes] for batch in made.batches]
+
+
+def places(made: Plan) -> dict[str, tuple[object, int]]:
+    """Bucket, and lane, of every candidate in the batches."""
+    return {
+        lane.name: (batch.bucket, index)
+        for batch in made.batches
+        for index, lane in enumerate(batch.lanes)
+        if lane
+    }
+
+
+LANES = st.sampled_from(LADDER)
+
+
 @st.composite
 def stories(draw: st.DrawFn) -> Storyboard:
     """Small storyboards in which panels differ in everything that parts batches."""
@@ -72,7 +91,7 @@ def stories(draw: st.DrawFn) -> Storyboard:
         panel(
             id,
             size=draw(st.sampled_from([SQUARE, WIDE])),
-            steps=draw(st.sampled_from([8, 20])),
+            steps=draw(st.sampled_from([4, 20, MANY])),
             sampler=draw(st.sampled_from(["euler", "ddim"])),
             guidance=draw(st.sampled_from([1.0, 5.0, 7.0])),
             loras=draw(st.sampled_from([(), (lora("m"),), (lora("m", 0.5),)])),

@@ -7,14 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_stories import (
+    LANES,
+    MANY,
     SQUARE,
     WIDE,
     control,
+    lanes,
     lora,
     memories,
     model,
     panel,
     past,
+    places,
     remembered,
     stories,
     story,
@@ -25,7 +29,6 @@ from comicgen.plan import (
     Batch,
     Candidate,
     Memory,
-    Plan,
     Selection,
     every_candidate,
     plan,
@@ -35,10 +38,6 @@ from comicgen.storyboard import Storyboard
 
 def names(candidates: list[Candidate] | tuple[Candidate, ...]) -> list[str]:
     return [candidate.name for candidate in candidates]
-
-
-def lanes(made: Plan) -> list[list[str | None]]:
-    return [[lane.name if lane else None for lane in batch.lanes] for batch in made.batches]
 
 
 def shared(batch: Batch, candidate: Candidate) -> tuple[object, ...]:
@@ -52,16 +51,6 @@ def shared(batch: Batch, candidate: Candidate) -> tuple[object, ...]:
     return own, has
 
 
-def places(made: Plan) -> dict[str, tuple[object, int]]:
-    """Bucket, and lane, of every candidate in the batches."""
-    return {
-        lane.name: (batch.bucket, index)
-        for batch in made.batches
-        for index, lane in enumerate(batch.lanes)
-        if lane
-    }
-
-
 @st.composite
 def selections(draw: st.DrawFn, storyboard: Storyboard) -> Selection:
     ids = st.sampled_from([p.id for p in storyboard.panels])
@@ -73,7 +62,7 @@ def selections(draw: st.DrawFn, storyboard: Storyboard) -> Selection:
 
 
 @settings(deadline=None)
-@given(st.data(), stories(), st.integers(1, 5))
+@given(st.data(), stories(), LANES)
 def test_each_candidate_is_drawn_kept_or_waiting_once_and_the_drawn_stand_in_one_lane_each(
     data: st.DataObject, storyboard: Storyboard, batch: int
 ) -> None:
@@ -89,7 +78,7 @@ def test_each_candidate_is_drawn_kept_or_waiting_once_and_the_drawn_stand_in_one
 
 
 @settings(deadline=None)
-@given(st.data(), stories(), st.integers(1, 5))
+@given(st.data(), stories(), LANES)
 def test_candidates_of_a_batch_share_all_that_a_batch_fixes_and_are_not_too_many(
     data: st.DataObject, storyboard: Storyboard, batch: int
 ) -> None:
@@ -104,7 +93,7 @@ def test_candidates_of_a_batch_share_all_that_a_batch_fixes_and_are_not_too_many
 
 
 @settings(deadline=None)
-@given(st.data(), stories(), st.integers(1, 5))
+@given(st.data(), stories(), LANES)
 def test_bucket_and_lane_do_not_depend_on_what_is_done_or_selected(
     data: st.DataObject, storyboard: Storyboard, batch: int
 ) -> None:
@@ -115,16 +104,8 @@ def test_bucket_and_lane_do_not_depend_on_what_is_done_or_selected(
     assert places(made).items() <= places(whole).items()
 
 
-def test_asking_for_more_moves_no_other_candidate() -> None:
-    storyboard = story(panel("a", candidates=1), panel("b", candidates=2))
-    before, after = (plan(storyboard, Memory(more=more), batch=4) for more in ({}, {"a": 2}))
-
-    assert places(before).items() <= places(after).items()
-    assert lanes(after) == [["a-c01", "b-c01", "b-c02"], ["a-c02", "a-c03"]]
-
-
 @settings(deadline=None)
-@given(stories(), st.integers(1, 5))
+@given(stories(), LANES)
 def test_what_was_drawn_is_kept_by_the_next_plan(storyboard: Storyboard, batch: int) -> None:
     made = plan(storyboard, remembered(storyboard), batch=batch, environment="here")
 
@@ -133,23 +114,14 @@ def test_what_was_drawn_is_kept_by_the_next_plan(storyboard: Storyboard, batch: 
     assert not made.waiting
 
 
-def test_ten_candidates_at_four_lanes_are_four_four_and_two() -> None:
-    made = plan(story(panel(candidates=10)), Memory(), batch=4)
+def test_ten_candidates_of_many_steps_at_four_lanes_are_four_four_and_two() -> None:
+    made = plan(story(panel(candidates=10, steps=MANY)), Memory(), batch=4)
 
     assert [each.bucket.batch for each in made.batches] == [4, 4, 2]
     assert (made.pictures, made.captures, made.padded, made.groups) == (10, 2, 0, 1)
 
 
-def test_lanes_that_are_not_drawn_now_stay_empty_and_their_batches_keep_their_buckets() -> None:
-    storyboard = story(panel(candidates=10))
-    done = [f"p01-c{number:02d}" for number in (1, 2, 3, 4, 6, 7, 8, 10)]
-    made = plan(storyboard, remembered(storyboard, *done), batch=4)
-
-    assert lanes(made) == [["p01-c05", None, None, None], ["p01-c09", None]]
-    assert (made.pictures, made.captures, made.padded) == (2, 2, 4)
-
-
-def test_the_largest_size_comes_first_then_each_control_lora_set_and_sampler_once() -> None:
+def test_the_largest_size_comes_first_then_control_then_each_lora_set_and_sampler_once() -> None:
     with_lora = (lora("m"),)
     storyboard = story(
         panel("small", candidates=1),
@@ -162,7 +134,7 @@ def test_the_largest_size_comes_first_then_each_control_lora_set_and_sampler_onc
     )
     made = plan(storyboard, Memory())
 
-    order = ["plain", "plain2", "ddim", "lora", "lora2", "control", "small"]
+    order = ["control", "plain", "plain2", "ddim", "lora", "lora2", "small"]
     assert lanes(made) == [[f"{id}-c01"] for id in order]
 
 
@@ -178,15 +150,15 @@ def test_equal_files_at_other_paths_and_in_another_order_share_a_batch() -> None
     one, two = lora("x"), lora("y")
     copied = replace(one, written="copy", file=one.file.with_name("copy"))
     storyboard = story(panel("a", loras=(one, two)), panel("b", loras=(two, copied)))
-    made = plan(storyboard, Memory(), batch=4)
+    made = plan(storyboard, Memory(), batch=2)
 
-    assert [each.bucket.batch for each in made.batches] == [4]
+    assert made.groups == 1
 
 
 def test_prompts_guidance_and_control_weights_may_differ_within_a_batch() -> None:
     panels = [
-        panel("a", prompt="one", guidance=3.0, control=control(weight=0.2)),
-        panel("b", prompt="two", guidance=9.0, control=control(weight=0.9)),
+        panel("a", prompt="one", guidance=3.0, control=control(weight=0.2), steps=MANY),
+        panel("b", prompt="two", guidance=9.0, control=control(weight=0.9), steps=MANY),
     ]
 
     assert [b.bucket.batch for b in plan(story(*panels), Memory(), batch=4).batches] == [4]
@@ -281,17 +253,17 @@ def test_a_number_that_more_added_can_be_selected() -> None:
 
 
 def test_the_plan_as_json_names_batches_lanes_and_every_candidates_reason() -> None:
-    storyboard = story(panel("a", candidates=3, control=control(), loras=(lora("x"),)))
+    storyboard = story(panel("a", candidates=4, steps=MANY, control=control(), loras=(lora("x"),)))
     made = plan(storyboard, remembered(storyboard, "a-c01"), batch=4).to_json()
 
     assert made["batches"] == [
         {
-            "bucket": "3 x 64x64, control",
-            "lanes": [None, "a-c02", "a-c03"],
+            "bucket": "4 x 64x64, control",
+            "lanes": [None, "a-c02", "a-c03", "a-c04"],
             "size": "64x64",
             "guided": True,
             "sampler": "euler",
-            "steps": 20,
+            "steps": MANY,
             "loras": [{"file": "x", "weight": 0.8}],
             "control": {"model": "lineart", "start": 0.0, "end": 0.8},
         }
@@ -299,9 +271,10 @@ def test_the_plan_as_json_names_batches_lanes_and_every_candidates_reason() -> N
     assert [(each["name"], each["state"], each["reason"]) for each in made["candidates"]] == [
         ("a-c02", "draw", {"kind": "new", "detail": ""}),
         ("a-c03", "draw", {"kind": "new", "detail": ""}),
+        ("a-c04", "draw", {"kind": "new", "detail": ""}),
         ("a-c01", "kept", {"kind": "done", "detail": ""}),
     ]
-    assert made["seconds"] == 3.0
+    assert made["seconds"] == 4.0
 
 
 def test_five_thousand_panels_of_four_candidates_are_planned_whole() -> None:

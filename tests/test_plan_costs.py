@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from plan_stories import SQUARE, WIDE, only_candidate, panel, past, remembered, story
+from plan_stories import MANY, SQUARE, WIDE, only_candidate, panel, past, remembered, story
 
 from comicgen.plan import Batch, Costs, Eta, Memory, Plan, every_candidate, plan
 from comicgen.storyboard import Storyboard
@@ -101,7 +101,7 @@ def test_one_slow_first_picture_does_not_spoil_the_eta() -> None:
 
 
 def test_empty_lanes_cost_as_much_as_full_ones() -> None:
-    storyboard = story(panel(candidates=8))
+    storyboard = story(panel(candidates=8, steps=MANY))
     names = [f"p01-c{number:02d}" for number in range(2, 9)]
     made = plan(storyboard, remembered(storyboard, *names), batch=8)
 

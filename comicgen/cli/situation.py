@@ -24,9 +24,15 @@ class Situation:
         Raises:
             CommandError: the selection names what is not there.
         """
-        lanes = batch or default_batch(self.environment)
-        label = self.environment.label
-        return plan(self.storyboard, self.memory, selection, batch=lanes, environment=label)
+        here = self.environment
+        return plan(
+            self.storyboard,
+            self.memory,
+            selection,
+            batch=batch or default_batch(here),
+            captured=here.on_gpu,
+            environment=here.label,
+        )
 
 
 def look(story: Path, output: Path | None, device: str) -> Situation:

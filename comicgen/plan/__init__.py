@@ -1,8 +1,9 @@
 """What must be drawn, in which order and lane, and why. Pure: no torch, no disk."""
 
-from comicgen.plan.batch import Batch, Bucket, Candidate, ControlWindow
+from comicgen.plan.batch import Batch, Bucket, Candidate, ControlWindow, GraphKey
 from comicgen.plan.candidates import RECIPE, every_candidate, fingerprint
 from comicgen.plan.costs import Costs, Eta
+from comicgen.plan.packing import LADDER
 from comicgen.plan.past import Kind, Memory, Past, Request, Reseed
 from comicgen.plan.planning import Decision, Plan, plan
 from comicgen.plan.reason import Reason, decide
@@ -11,6 +12,7 @@ from comicgen.plan.selection import EVERYTHING, Selection
 
 __all__ = [
     "EVERYTHING",
+    "LADDER",
     "RECIPE",
     "Batch",
     "Bucket",
@@ -19,6 +21,7 @@ __all__ = [
     "Costs",
     "Decision",
     "Eta",
+    "GraphKey",
     "Kind",
     "Memory",
     "Past",

@@ -1,7 +1,7 @@
-"""What is drawn together: candidates, buckets and batches."""
+"""What is drawn together: candidates, buckets, batches and the graphs that they replay."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comicgen.sizes import Size
@@ -44,11 +44,30 @@ class Bucket:
     guided: bool
 
     def __str__(self) -> str:
+        return self.named(None)
+
+    def named(self, controlnet: str | None) -> str:
+        """The bucket in words, with the name of its ControlNet if that is given."""
         parts = [f"{self.batch} x {self.size}"]
         parts += [f"{self.chunks} chunks"] * (self.chunks > 1)
-        parts += ["control"] * (self.controls > 0)
+        parts += [f"control {controlnet}" if controlnet else "control"] * (self.controls > 0)
         parts += ["unguided"] * (not self.guided)
         return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphKey:
+    """What one captured graph serves: a bucket, and the digest of the ControlNet inside it.
+
+    `written` is that ControlNet as the author wrote it, for messages.
+    """
+
+    bucket: Bucket
+    controlnet: str | None = None
+    written: str | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return self.bucket.named(self.written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +81,10 @@ class ControlWindow:
     def is_open(self, step: int, steps: int) -> bool:
         """Whether it works at a step counted from 0."""
         return in_window(self.start, self.end, step, steps)
+
+    def covers(self, steps: int) -> bool:
+        """Whether it works at every step."""
+        return self.is_open(0, steps) and self.is_open(steps - 1, steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +110,13 @@ class Batch:
     def padded(self) -> int:
         """How many lanes hold no candidate."""
         return self.lanes.count(None)
+
+    @property
+    def keys(self) -> tuple[GraphKey, ...]:
+        """The graphs that its steps replay: with its ControlNet, then, if needed, without."""
+        plain = GraphKey(replace(self.bucket, controls=0))
+        if self.control is None:
+            return (plain,)
+        model = self.control.model
+        inside = GraphKey(self.bucket, model.digest, model.written)
+        return (inside,) if self.control.covers(self.steps) else (inside, plain)

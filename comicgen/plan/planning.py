@@ -57,8 +57,8 @@ class Plan:
 
     @property
     def captures(self) -> int:
-        """How many different buckets there are, and so how many CUDA graphs would serve them."""
-        return len({batch.bucket for batch in self.batches})
+        """How many different graphs the batches replay."""
+        return len({key for batch in self.batches for key in batch.keys})
 
     @property
     def padded(self) -> int:
@@ -101,12 +101,15 @@ def plan(
     selection: Selection = EVERYTHING,
     *,
     batch: int = 1,
+    captured: bool = True,
     environment: str = "",
 ) -> Plan:
     """Decide about every candidate and arrange those to be drawn in batches of at most `batch`.
 
-    Bucket and lane of a candidate follow from the whole storyboard, never from what is done or
-    selected. `environment` is the label of what would draw now; "" does not compare it.
+    Bucket and lane of a candidate follow from the whole storyboard and `batch`, which is one of
+    `LADDER`, never from what is done or selected. `captured` False is for a device that has no
+    graphs, where no bucket costs anything before it draws. `environment` is the label of what
+    would draw now; "" does not compare it.
 
     Raises:
         CommandError: the selection names a panel or candidate that is not there.
@@ -119,7 +122,7 @@ def plan(
     draw = {name: decision for name, decision in decisions.items() if decision.reason.draw}
     drawn = draw.keys() & selected
     return Plan(
-        batches=only(assign(candidates, batch), drawn),
+        batches=only(assign(candidates, batch, captured), drawn),
         drawn=tuple(decision for name, decision in draw.items() if name in drawn),
         kept=tuple(each for each in decisions.values() if not each.reason.draw),
         waiting=tuple(decision for name, decision in draw.items() if name not in drawn),
