@@ -38,7 +38,38 @@ class Note:
     text: str
 
 
-Event = Drawn | Failed | Note
+@dataclass(frozen=True, slots=True)
+class GraphLabel:
+    """A captured CUDA graph, told after each batch that replayed it.
+
+    `number` counts the captures of a run from 1. `seconds` is what capture and check took,
+    `before` and `after` the bytes of GPU memory that torch held around them, `replays` how
+    often it was replayed until now, `attention` the kernels of attention in it.
+    """
+
+    number: int
+    bucket: str
+    seconds: float
+    before: int
+    after: int
+    replays: int
+    attention: str
+
+
+Event = Drawn | Failed | Note | GraphLabel
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOptions:
+    """How an engine uses CUDA graphs: without them it calls the same functions.
+
+    `precapture` is how many of the commonest buckets are captured before anything is drawn.
+    `debug` compares every replay with the function that was captured.
+    """
+
+    enabled: bool = True
+    precapture: int = 0
+    debug: bool = False
 
 
 class Engine(Protocol):

@@ -1,16 +1,14 @@
-"""The loop: draw, keep, report."""
+"""The loop: draw, and have it kept and reported beside the drawing."""
 
 import signal
-from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from signal import SIG_IGN
 from types import FrameType
 from typing import Self
 
 from comicgen.engine import Drawn, Engine, Event, Failed
-from comicgen.outputs import Outputs
+from comicgen.outputs import Keeping, Outputs
 from comicgen.plan import Plan
 
 
@@ -39,34 +37,35 @@ Report = Callable[[Event | Stopping], object]
 
 
 def render(plan: Plan, engine: Engine, outputs: Outputs, report: Report) -> Result:
-    """Draw all batches of a plan; `report` is told of each event once it is kept.
+    """Draw all batches of a plan; `report` is told of each event once it is kept, by the writer.
 
     The first SIGINT or SIGTERM stops after the running batch, and `report` is told of it from
-    within the signal handler; the next one stops at once.
+    within the signal handler; the next one stops at once: only what is being written is finished.
 
     Raises:
         MachineError: the disk is full, the output folder cannot be written any more, or the
             device is lost; what was kept stays.
     """
-    kept: Counter[type[Event]] = Counter()
     interrupted = False
+    keeping = Keeping(outputs, report)
     try:
-        with Interruption(report) as interruption, outputs.run(plan.pictures):
+        with Interruption(report) as interruption, outputs.run(plan.pictures), keeping:
             for number, batch in enumerate(plan.batches, start=1):
-                interruption.heed()
+                interruption.heed(keeping.finish)
                 for event in engine.draw(batch, plan.batches[number:]):
-                    outputs.keep(event, batch)
-                    kept[type(event)] += 1
-                    report(event)
+                    keeping.take(event, batch)
     except KeyboardInterrupt:
         interrupted = True
-    told = kept[Drawn] + kept[Failed]
-    assert interrupted or told == plan.pictures, "the engine left candidates out"
-    return Result(kept[Drawn], kept[Failed], interrupted)
+    drawn, failed = keeping.kept[Drawn], keeping.kept[Failed]
+    assert interrupted or drawn + failed == plan.pictures, "the engine left candidates out"
+    return Result(drawn, failed, interrupted)
 
 
 class Interruption:
-    """While it lasts, the first signal waits for `heed`, and the next interrupts at once."""
+    """While it lasts, the first signal waits for `heed`, the next interrupts at once.
+
+    Those after that are ignored: the run is ending, and nothing it still writes is torn.
+    """
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -84,14 +83,16 @@ class Interruption:
         for each, handler in self._former.items():
             signal.signal(each, handler)
 
-    def heed(self) -> None:
-        """Raise KeyboardInterrupt if a signal came."""
+    def heed(self, finish: Callable[[], object]) -> None:
+        """If a signal came, finish what is to be finished and raise KeyboardInterrupt."""
         if self._asked:
+            finish()
             raise KeyboardInterrupt
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
+            for each in self._former:
+                signal.signal(each, SIG_IGN)
             raise KeyboardInterrupt
         self._asked = True
-        with suppress(RuntimeError):  # when it interrupts the telling of something else
-            self._report(Stopping())
+        self._report(Stopping())

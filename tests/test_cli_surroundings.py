@@ -18,7 +18,7 @@ SKETCHING = """
 import sys
 from comicgen.cli import main, rendering
 from comicgen.sketch import Sketch
-rendering.open_engine = lambda model, environment: Sketch()
+rendering.open_engine = lambda model, environment, options: Sketch()
 main()
 """
 INTERRUPTED = """
@@ -29,6 +29,7 @@ class Finder:
         if name == LAST_IMPORT:
             os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a caller may ignore it
 sys.meta_path.insert(0, Finder())
 from comicgen.cli import main
 main()

@@ -14,6 +14,7 @@ from comicgen.outputs.entries import (
     Ended,
     Entry,
     Failure,
+    Graph,
     Head,
     Remark,
     decode,
@@ -45,6 +46,7 @@ ENTRIES: list[Entry] = [
     ),
     Failure("p01-c02", "p01", 2, 8, DIGEST, {"prompt": "a"}, "here", "not a number"),
     Remark("a remark"),
+    Graph(1, "8 x 1024x1024, control", 1.4, 7 * 2**30, 11 * 2**30, 20, "cudnn"),
     Ended("2025-01-01T00:01:00+00:00", 60.0, 10**9, "interrupted"),
 ]
 LAST = Remark("after all")

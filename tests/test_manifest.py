@@ -1,5 +1,6 @@
 """The manifest says what is there and how it came about, in the form of its schema."""
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,19 @@ from sketch_run import (
     story,
 )
 
-from comicgen.engine import Drawn, Failed, Note
+from comicgen.engine import Drawn, Failed, GraphLabel, Note
 from comicgen.outputs import folder_for, manifest_schema
 from comicgen.sketch import sketch
+
+WITHIN = GraphLabel(2, "1 x 48x32, control", 1.5, 2**30, 2 * 2**30, 4, "cudnn")
+OUTSIDE = GraphLabel(1, "1 x 48x32", 0.5, 2**29, 2**30, 2, "math")
 
 VALIDATOR = jsonschema.Draft202012Validator(manifest_schema())
 
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> dict[str, Any]:
-    """The manifest of a killed run and of one with pictures, notes, and a failure."""
+    """The manifest of a killed run and of one with pictures, notes, graphs, and a failure."""
     storyboard = story(tmp_path, panel("p10"), panel("p02", prompt="灯塔", candidates=1))
     journal = folder_for(storyboard.path) / "journal.jsonl"
     draw_until_killed(storyboard, 0, lambda: journal.exists() and b"begun" in journal.read_bytes())
@@ -35,6 +39,8 @@ def mixed(tmp_path: Path) -> dict[str, Any]:
         outputs.save(Drawn(second, sketch(second), 0.5, ("decoded again",)), alone(second))
         outputs.fail(Failed(first, "not a number"))
         outputs.note(Note("the LoRA is for another base"))
+        for label in (WITHIN, OUTSIDE, replace(WITHIN, replays=8)):
+            outputs.keep(label, alone(second))
         outputs.save(Drawn(third, sketch(third), 0.25), alone(third))
     return manifest(storyboard)
 
@@ -95,6 +101,23 @@ def test_a_run_that_was_killed_is_told_from_one_that_ended(mixed: dict[str, Any]
     assert ended["notes"] == ["the LoRA is for another base"]
     assert ENVIRONMENT.to_json() == ended["environment"]
     assert ended["memory"] > 10**6
+
+
+def test_a_run_tells_the_last_label_of_each_graph_in_order_of_number(
+    mixed: dict[str, Any],
+) -> None:
+    killed, ended = mixed["runs"]
+
+    assert killed["graphs"] == []
+    assert ended["graphs"] == [asdict(OUTSIDE), asdict(replace(WITHIN, replays=8))]
+
+
+def test_the_schema_says_what_every_number_of_a_graph_counts() -> None:
+    run = manifest_schema()["properties"]["runs"]["items"]["properties"]
+    graph = run["graphs"]["items"]["properties"]
+
+    assert graph.keys() == asdict(WITHIN).keys()
+    assert all("description" in each for each in graph.values())
 
 
 def test_nothing_in_candidates_differs_between_two_runs_of_the_same(tmp_path: Path) -> None:

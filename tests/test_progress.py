@@ -8,7 +8,7 @@ from rich.console import Console
 
 from comicgen.cli import progress, say
 from comicgen.cli.progress import Progress
-from comicgen.engine import Failed, Note
+from comicgen.engine import Failed, GraphLabel, Note
 from comicgen.plan import Memory, plan
 from comicgen.render import Stopping
 from comicgen.sketch import Sketch
@@ -25,6 +25,7 @@ def told(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> str:
         for batch in (first, second):
             for event in Sketch().draw(batch, ()):
                 tell(event)
+        tell(GraphLabel(1, "1 x 64x64", 9.0, 0, 2**30, 20, "cudnn"))
         tell(Note("a remark"))
         tell(Stopping())
         tell(Failed(third.candidates[0], "nan"))

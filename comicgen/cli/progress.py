@@ -1,6 +1,7 @@
 """What `render` tells while it draws: a bar and an ETA to people, lines to programs."""
 
 from contextlib import suppress
+from dataclasses import asdict
 from statistics import mean
 from types import TracebackType
 from typing import Self
@@ -9,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from comicgen.cli.say import answer, duration, people, say
-from comicgen.engine import Drawn, Event, Failed, Note
+from comicgen.engine import Drawn, Event, Failed, GraphLabel, Note
 from comicgen.plan import Batch, Candidate, Eta, Plan
 from comicgen.render import Stopping
 
@@ -17,7 +18,8 @@ from comicgen.render import Stopping
 class Progress:
     """A bar on stderr, whose ETA comes from measured costs; failures and notes above it.
 
-    Where stderr is no terminal but a log, it is a line for each candidate instead.
+    Where stderr is no terminal but a log, it is a line for each candidate instead. One thread
+    tells of events; `Stopping` may come from any, for rich's console and bar have their locks.
     """
 
     def __init__(self, todo: Plan) -> None:
@@ -91,5 +93,7 @@ def print_line(event: Event | Stopping) -> None:
             answer({"event": "failed", "candidate": candidate.name, "reason": reason})
         case Note(text=text):
             answer({"event": "note", "text": text})
+        case GraphLabel(seconds=seconds):
+            answer({"event": "graph", **asdict(event), "seconds": round(seconds, 3)})
         case Stopping():
             answer({"event": "stopping"})

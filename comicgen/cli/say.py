@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from threading import Lock
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -20,6 +21,8 @@ class People(Console):
         """Say nothing more, instead of ending the process."""
         self.quiet = True
 
+
+_line = Lock()
 
 people = People(stderr=True, highlight=False, soft_wrap=True)
 
@@ -43,12 +46,15 @@ def show(what: RenderableType) -> None:
 def answer(value: Mapping[str, Any], indent: int | None = None) -> None:
     """Print JSON for programs, on one line unless indented; ASCII, which every locale has.
 
+    What several threads answer at once is printed one after the other.
+
     Raises:
         KeyboardInterrupt: the reader has gone.
         MachineError: stdout cannot be written.
     """
     try:
-        print(json.dumps(value, indent=indent), flush=True)
+        with _line:
+            print(json.dumps(value, indent=indent), flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in it
         if isinstance(error, BrokenPipeError):

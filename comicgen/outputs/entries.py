@@ -88,7 +88,24 @@ class Remark:
     text: str
 
 
-Entry = Head | Begun | Ended | Asked | Done | Failure | Remark
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A captured CUDA graph after a batch that replayed it; the last line of a number counts.
+
+    `number` counts the captures of a run from 1. `seconds` is what capturing took, `before` and
+    `after` bytes of GPU memory around it, `replays` all until now, `attention` its kernels.
+    """
+
+    number: int
+    bucket: str
+    seconds: float
+    before: int
+    after: int
+    replays: int
+    attention: str
+
+
+Entry = Head | Begun | Ended | Asked | Done | Failure | Remark | Graph
 
 EVENTS: dict[str, type[Entry]] = {
     "head": Head,
@@ -98,6 +115,7 @@ EVENTS: dict[str, type[Entry]] = {
     "done": Done,
     "failed": Failure,
     "note": Remark,
+    "graph": Graph,
 }
 NAMES = {kind: event for event, kind in EVENTS.items()}
 

@@ -6,9 +6,10 @@ differs between a run that was interrupted and one that was not; `runs` holds th
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from comicgen.outputs.entries import Begun, Done, Ended, Entry, Failure, Remark
+from comicgen.outputs.entries import Begun, Done, Ended, Entry, Failure, Graph, Remark
 from comicgen.outputs.recall import last_lines
 
 MANIFEST = "manifest.json"
@@ -78,7 +79,14 @@ def _run(entries: Sequence[Entry]) -> dict[str, Any]:
         "drawn": {e.candidate: e.seconds for e in entries if isinstance(e, Done)},
         "failed": {e.candidate: e.reason for e in entries if isinstance(e, Failure)},
         "notes": [*begun.warnings, *(e.text for e in entries if isinstance(e, Remark))],
+        "graphs": _graphs(entries),
     }
+
+
+def _graphs(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """The last that was said of each graph of a run, in order of number."""
+    last = {entry.number: entry for entry in entries if isinstance(entry, Graph)}
+    return [asdict(last[number]) for number in sorted(last)]
 
 
 def manifest_schema() -> dict[str, Any]:
@@ -169,6 +177,22 @@ def _run_schema() -> dict[str, Any]:
             "drawn": {"type": "object", "additionalProperties": _SECONDS},
             "failed": {"type": "object", "additionalProperties": _TEXT},
             "notes": _TEXTS,
+            "graphs": {"type": "array", "items": _graph_schema()},
+        }
+    )
+
+
+def _graph_schema() -> dict[str, Any]:
+    held = "bytes of GPU memory that torch held"
+    return _object(
+        {
+            "number": {"type": "integer", "minimum": 1, "description": "of the captures of a run"},
+            "bucket": {**_TEXT, "description": "the shapes that it serves"},
+            "seconds": {**_SECONDS, "description": "what warm-up, capture and check took"},
+            "before": {**_COUNT, "description": f"{held} before the capture"},
+            "after": {**_COUNT, "description": f"{held} after the capture"},
+            "replays": {**_COUNT, "description": "how often it was replayed in the run"},
+            "attention": {**_TEXT, "description": "the kernels of attention in it"},
         }
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from comicgen import __version__
-from comicgen.engine import Drawn, Event, Failed, Note
+from comicgen.engine import Drawn, Event, Failed, GraphLabel, Note
 from comicgen.environment import Environment
 from comicgen.errors import ComicgenError, MachineError, OutputError
 from comicgen.outputs import journal
@@ -22,7 +22,17 @@ from comicgen.outputs.disk import (
     replace,
     replacing,
 )
-from comicgen.outputs.entries import Asked, Begun, Done, Ended, Entry, Failure, Head, Remark
+from comicgen.outputs.entries import (
+    Asked,
+    Begun,
+    Done,
+    Ended,
+    Entry,
+    Failure,
+    Graph,
+    Head,
+    Remark,
+)
 from comicgen.outputs.folder import path_from, read_journal
 from comicgen.outputs.history import retire
 from comicgen.outputs.journal import JOURNAL, Journal
@@ -38,7 +48,8 @@ class Outputs:
     """An output folder open for writing.
 
     Every method that writes raises DiskFull when no space is left, and OutputError when the
-    folder cannot be written for another reason; what is finished stays.
+    folder cannot be written for another reason; what is finished stays. They are called by one
+    thread at a time; `encode` by as many as like.
     """
 
     def __init__(self, folder: Path, storyboard: Storyboard, environment: Environment) -> None:
@@ -103,21 +114,30 @@ class Outputs:
             raise
         self._end(time.monotonic() - begun, None)
 
-    def keep(self, event: Event, batch: Batch) -> None:
+    def encode(self, drawn: Drawn) -> bytes:
+        """The PNG of a picture. Nothing is written."""
+        return encode_png(drawn.image, drawn.candidate, self._storyboard.model)
+
+    def keep(self, event: Event, batch: Batch, png: bytes | None = None) -> None:
         """Save, or write down, what the engine says of a batch."""
         match event:
             case Drawn():
-                self.save(event, batch)
+                self.save(event, batch, png)
             case Failed():
                 self.fail(event)
             case Note():
                 self.note(event)
+            case GraphLabel():
+                self.label(event)
 
-    def save(self, drawn: Drawn, batch: Batch) -> None:
-        """Put a picture in its place, another that was there into the history, then its line."""
+    def save(self, drawn: Drawn, batch: Batch, png: bytes | None = None) -> None:
+        """Put a picture in its place, another that was there into the history, then its line.
+
+        `png` is what `encode` made of the picture; without it, it is encoded now.
+        """
         candidate = drawn.candidate
         path = self.folder / candidate.file
-        data = encode_png(drawn.image, candidate, self._storyboard.model)
+        data = self.encode(drawn) if png is None else png
         with disk_errors(self.folder):
             make_folder(path.parent)
             with replacing(path, data):
@@ -143,6 +163,10 @@ class Outputs:
     def note(self, note: Note) -> None:
         """Write down something about the run."""
         self._append(Remark(note.text))
+
+    def label(self, label: GraphLabel) -> None:
+        """Write down how a graph came about and how often it was replayed until now."""
+        self._append(Graph(**asdict(label)))
 
     def _outcome(self, candidate: Candidate) -> dict[str, Any]:
         return {
