@@ -30,15 +30,19 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """COMICGEN_REQUIRE_GPU says how many GPUs there must be, so that no test skips for want."""
     if not item.get_closest_marker("gpu"):
         return
     import torch
 
-    if torch.cuda.is_available():
+    several = item.get_closest_marker("gpus")
+    needed, found = several.args[0] if several else 1, torch.cuda.device_count()
+    if found >= needed:
         return
-    if os.environ.get("COMICGEN_REQUIRE_GPU") == "1":
-        pytest.fail("no CUDA device, and COMICGEN_REQUIRE_GPU=1 asks for one", pytrace=False)
-    pytest.skip("no CUDA device")
+    required = int(os.environ.get("COMICGEN_REQUIRE_GPU") or 0)
+    if required >= needed:
+        pytest.fail(f"{found} CUDA devices, COMICGEN_REQUIRE_GPU={required}", pytrace=False)
+    pytest.skip(f"{found} CUDA devices, needs {needed}")
 
 
 @pytest.fixture(scope="session")

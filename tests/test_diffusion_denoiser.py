@@ -9,8 +9,9 @@ from diffusers import ControlNetModel
 from drawings import write_controlnet
 
 from comicgen.diffusion.conditioning import Lane, empty_lane, stack
-from comicgen.diffusion.denoiser import Denoiser, Prepared
+from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.models import Components
+from comicgen.diffusion.prepared import Prepared
 from comicgen.diffusion.text import Embedding
 from comicgen.sizes import Size
 
@@ -30,7 +31,7 @@ def embedding(model: Components, seed: int) -> Embedding:
 def lane(model: Components, seed: int) -> Lane:
     image = noise(1, 3, SIZE.height, SIZE.width, seed=seed).clamp(0, 1)
     prompt, negative = embedding(model, seed), embedding(model, seed + 10)
-    return Lane(seed, prompt, negative, 2.0 + seed, image, 0.5 + seed)
+    return Lane(prompt, negative, 2.0 + seed, image, 0.5 + seed)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def prepared(pocket: Components, denoiser: Denoiser) -> Prepared:
     return denoiser.prepare(stack([lane(pocket, 0), lane(pocket, 1)], SIZE, guided=True))
 
 
-LATENTS, TIMESTEP = noise(2, 4, 12, 16), torch.tensor(500.0)
+LATENTS, TIMESTEP = noise(2, 4, 12, 16), torch.full((2,), 500.0)
 
 
 @torch.inference_mode()
@@ -77,12 +78,9 @@ def test_every_conditioning_tensor_counts(
     assert (gap > 1e-4).all()
 
 
-@pytest.mark.parametrize("name", ["image", "weight"])
+@pytest.mark.parametrize("name", ["control_hint", "control_weight"])
 def test_every_control_tensor_counts(name: str, denoiser: Denoiser, prepared: Prepared) -> None:
-    assert prepared.control
-    control = replace(prepared.control, **{name: getattr(prepared.control, name) * 0.5})
-
-    changed = predict(denoiser, replace(prepared, control=control))
+    changed = predict(denoiser, replace(prepared, **{name: getattr(prepared, name) * 0.5}))
     gap = (changed - predict(denoiser, prepared)).abs().amax(dim=(1, 2, 3))
     assert (gap > 1e-4).all()
 
@@ -106,11 +104,21 @@ def test_a_lane_does_not_feel_its_neighbour(pocket: Components, denoiser: Denois
     torch.testing.assert_close(both[0], padded[0])
 
 
-def test_zero_weight_is_no_control(denoiser: Denoiser, prepared: Prepared) -> None:
-    assert prepared.control
-    off = replace(prepared.control, weight=torch.zeros_like(prepared.control.weight))
+def test_names_lead_back_to_the_same_tensors(prepared: Prepared) -> None:
+    named = prepared.named()
 
-    silent = predict(denoiser, replace(prepared, control=off))
+    assert Prepared.of(named) == prepared
+    assert set(prepared.without_control().named()) == set(named) - {
+        "control_hint",
+        "control_weight",
+    }
+
+
+def test_zero_weight_is_no_control(denoiser: Denoiser, prepared: Prepared) -> None:
+    assert prepared.control_weight is not None
+    off = torch.zeros_like(prepared.control_weight)
+
+    silent = predict(denoiser, replace(prepared, control_weight=off))
     torch.testing.assert_close(silent, predict(denoiser, prepared.without_control()))
 
 

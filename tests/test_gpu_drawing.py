@@ -1,4 +1,4 @@
-"""On a GPU the eager engine draws what the CPU draws, without waiting, batch after batch."""
+"""On a GPU the engine draws what the CPU draws, without waiting, batch after batch."""
 
 import subprocess
 import sys
@@ -25,9 +25,10 @@ from drawings import (
 )
 
 from comicgen.diffusion.conditioning import Lane, stack
-from comicgen.diffusion.denoiser import Denoiser, Prepared
+from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.models import Components, load_controlnet, load_model
+from comicgen.diffusion.prepared import Prepared
 from comicgen.diffusion.sampling import draw_noise, sample, upload
 from comicgen.diffusion.schedulers import SAMPLERS, schedule
 from comicgen.diffusion.text import Embedding
@@ -90,7 +91,7 @@ def prepared(model: Components, denoiser: Denoiser, controlled: bool) -> Prepare
         torch.randn((1, model.text_encoder_2.config.projection_dim)).to(model.device, model.dtype),
     )
     picture = torch.rand((1, 3, SIZE.height, SIZE.width)) if controlled else None
-    lanes = [Lane(seed, text, text, 5.0, picture, 0.7) for seed in (1, 2)]
+    lanes = [Lane(text, text, 5.0, picture, 0.7) for _ in range(2)]
     return denoiser.prepare(stack(lanes, SIZE, guided=True))
 
 
@@ -197,8 +198,8 @@ from comicgen.storyboard import Model
 
 engine = DiffusionEngine.open(Model("pocket", MODEL, "pocket"), current("cuda", None))
 assert not draw(engine, candidate(shot())).failed
-unet = engine._model.unet
-unet.register_forward_pre_hook(lambda *_: torch._assert_async(torch.zeros(1, device="cuda")))
+decoder = engine._model.vae.decoder
+decoder.register_forward_pre_hook(lambda *_: torch._assert_async(torch.zeros(1, device="cuda")))
 try:
     draw(engine, candidate(shot()))
 except DeviceLost as error:
@@ -218,7 +219,8 @@ except DeviceLost as error:
 def test_the_last_batch_tells_the_peak_memory(engine: DiffusionEngine) -> None:
     first, last = batch(candidate(steady())), batch(candidate(steady()))
     early = [event for event in engine.draw(first, [last]) if isinstance(event, Note)]
-    late = [event for event in engine.draw(last, []) if isinstance(event, Note)]
+    late = [event.text for event in engine.draw(last, []) if isinstance(event, Note)]
 
     assert early == []
-    assert torch.cuda.get_device_name(0) in late[0].text
+    assert [text.partition(" ")[0] for text in late] == ["attention", "peak"]
+    assert torch.cuda.get_device_name(0) in late[1]

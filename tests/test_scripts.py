@@ -1,5 +1,9 @@
-"""The scripts install the right torch, once, on any machine; pip and Python are stood in for."""
+"""The scripts install the right torch, once, on any machine, and measure what they say they do.
 
+Where they install, pip and Python are stood in for.
+"""
+
+import json
 import os
 import shutil
 import subprocess
@@ -8,8 +12,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import bench
+import full_size
 import pytest
+import torch
+from drawings import difference, write_map
+from full_size import Parts, Shape, TextShape
 from packaging.requirements import Requirement
+from PIL import Image
+from stories import load_story
+
+from comicgen.diffusion.engine import DiffusionEngine
+from comicgen.environment import current
+from comicgen.outputs import Outputs
+from comicgen.plan import Memory, plan
+from comicgen.render import render
+from comicgen.sizes import Size
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = [ROOT / "scripts" / name for name in ("install", "demo", "test", "check")]
@@ -193,3 +211,84 @@ def test_the_version_taken_is_one_that_the_project_allows() -> None:
     wanted = {Requirement(line).name: Requirement(line) for line in project["dependencies"]}
 
     assert TORCH.rpartition("==")[2] in wanted["torch"].specifier
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """A folder as of a full-size model, of another size."""
+    shape = Shape(
+        sample_size=32,
+        channels=(32, 64, 64),
+        heads=(1, 2, 2),
+        transformers=(1, 1, 1),
+        layers=1,
+        number_width=32,
+        vae_channels=(32, 32, 64, 64),
+        text=TextShape(32, 2, 2, "quick_gelu"),
+        text_2=TextShape(64, 2, 2, "gelu"),
+    )
+    return full_size.write(tmp_path_factory.mktemp("small"), torch.device("cpu"), shape)
+
+
+def test_a_written_model_draws_and_every_input_moves_its_pictures(
+    tmp_path: Path, small: Parts
+) -> None:
+    write_map(tmp_path / "map.png", Size(96, 64))
+    storyboard = load_story(
+        tmp_path,
+        f"""
+        model: {small.model}
+        defaults: {{size: 96x64, steps: 2, guidance: 5, candidates: 1}}
+        panels:
+          - {{id: plain, prompt: a fox on a beach, seed: 1}}
+          - {{id: words, prompt: a wizard in a library, seed: 1}}
+          - {{id: lora, prompt: a fox on a beach, seed: 1, loras: [{{file: {small.loras[3]}}}]}}
+          - id: control
+            prompt: a fox on a beach
+            seed: 1
+            control: {{model: {small.controlnet}, image: map.png}}
+        """,
+    )
+    environment = current("cpu", None)
+    engine = DiffusionEngine.open(storyboard.model, environment)
+    with Outputs.open(tmp_path / "out", storyboard, environment) as outputs:
+        render(plan(storyboard, Memory()), engine, outputs, lambda event: None)
+
+    pictures = {
+        panel.id: Image.open(tmp_path / "out" / panel.id / f"{panel.id}-c01.png")
+        for panel in storyboard.panels
+    }
+    plain = pictures.pop("plain")
+    gaps = {id: difference(picture, plain).mean for id, picture in pictures.items()}
+    assert {id: gap for id, gap in gaps.items() if gap < 0.2} == {}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning:diffusers")
+def test_the_benchmark_draws_with_both_arms_and_answers_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bench.json"
+    quick = "--model pocket --device cpu --size 96x64 --steps 2 --rounds 1 --panels 2"
+    bench.main(["single", "story", *quick.split(), "--json", str(file)])
+
+    told = capsys.readouterr()
+    results = json.loads(told.out)
+    single, story = results["single"], results["story"]
+    assert results == json.loads(file.read_text())
+    assert "story    theirs / ours" in told.err
+    assert [*results] == ["machine", "setting", "single", "story"]
+    assert single["ratio"] == pytest.approx(
+        single["theirs"]["median"] / single["ours"]["median"], rel=0.01
+    )
+    assert max(single["difference"], story["difference"]) < 0.1
+    assert story["with ControlNet"] == 1
+    assert [trial["loras"] for trial in story["LoRAs of theirs"]] == [["a at 0.8"]]
+    assert story["ours"][0]["batches"] == {"1 x 96x64": 4, "1 x 96x64, control": 4}
+    assert story["theirs"][0]["seconds"] > story["theirs"][0]["drawing"] > 0
+
+
+def test_the_benchmark_names_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.main(["singel"])
+
+    assert "no part is called singel; there are single, batch, story" in capsys.readouterr().err

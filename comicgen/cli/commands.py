@@ -11,11 +11,13 @@ import typer
 
 from comicgen import __version__, pocket
 from comicgen.cli import reports
+from comicgen.cli.graphs import Wish, graph_options
 from comicgen.cli.say import answer, say
 from comicgen.cli.situation import look
 from comicgen.errors import ComicgenError, CommandError, Complaint, MachineError, StoryboardError
 from comicgen.outputs import manifest_schema
 from comicgen.plan import Kind, Selection
+from comicgen.plan.packing import LADDER
 from comicgen.storyboard import load, schema
 from comicgen.weights import describe
 
@@ -32,6 +34,12 @@ def _path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("the path is empty")
     return Path(text)
+
+
+def _lanes(lanes: int | None) -> int | None:
+    if lanes is None or lanes in LADDER:
+        return lanes
+    raise CommandError(f"--batch {lanes}: there is no such bucket; choose 1, 2, 4, 8 or 16")
 
 
 Story = Annotated[
@@ -55,10 +63,9 @@ Lanes = Annotated[
     int | None,
     typer.Option(
         "--batch",
-        min=1,
-        max=16,
         metavar="N",
-        help="Pictures drawn side by side: 1 on a CPU, else 8.",
+        callback=_lanes,
+        help="Pictures drawn side by side, 1, 2, 4, 8 or 16; without it 1 on a CPU, else 8.",
     ),
 ]
 Device = Annotated[
@@ -130,6 +137,31 @@ def render(
     output: Output = None,
     batch: Lanes = None,
     device: Device = "auto",
+    graphs: Annotated[
+        Wish,
+        typer.Option(
+            "--graphs",
+            help="CUDA graphs: auto uses them on a GPU; off draws the same pictures without.",
+        ),
+    ] = "auto",
+    precapture: Annotated[
+        int,
+        typer.Option(
+            "--precapture",
+            min=0,
+            metavar="N",
+            help="Capture the graphs of the N commonest buckets before drawing.",
+        ),
+    ] = 0,
+    debug_graphs: Annotated[
+        bool,
+        typer.Option(
+            "--debug-graphs", help="Compare every replay with the function it captured; slow."
+        ),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Tell of every graph and its replays.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Draw what is not done: new, changed, missing, damaged and failed candidates."""
@@ -138,8 +170,11 @@ def render(
     if redo + reseed + (more is not None) > 1:
         raise CommandError("--redo, --reseed and --more exclude each other; choose one")
     kind: Kind | None = "redo" if redo else "reseed" if reseed else "more" if more else None
-    order = Order(_selection(panel, candidate, failed), kind, more, batch, json)
-    raise typer.Exit(carry_out(look(story, output, device), order))
+    seen = look(story, output, device)
+    options = graph_options(graphs, precapture, debug_graphs, seen.environment)
+    chosen = _selection(panel, candidate, failed)
+    order = Order(chosen, kind, more, batch, options, verbose, json)
+    raise typer.Exit(carry_out(seen, order))
 
 
 @app.command("plan")
@@ -157,7 +192,7 @@ def plan_(
     seen = look(story, output, device)
     planned = seen.plan(_selection(panel, candidate, failed), batch)
     reports.warn(seen.storyboard)
-    reports.plan(planned, seen.folder, json)
+    reports.plan(planned, seen.folder, seen.environment.on_gpu, json)
 
 
 @app.command()

@@ -1,18 +1,20 @@
 """The command `render`: from an order to pictures, with a progress bar for people."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from comicgen.cli import reports
+from comicgen.cli.graphs import telling_graphs
 from comicgen.cli.progress import Progress, print_line
 from comicgen.cli.say import answer, count, say
 from comicgen.cli.situation import Situation
-from comicgen.engine import Engine
+from comicgen.engine import Engine, Event, GraphOptions
 from comicgen.environment import Environment
 from comicgen.outputs import Outputs, refuse_unusable
 from comicgen.plan import EVERYTHING, Kind, Plan, Request, Selection, request
-from comicgen.render import Report, Result
+from comicgen.render import Report, Result, Stopping
 from comicgen.render import render as draw
 from comicgen.storyboard import Model
 
@@ -25,14 +27,16 @@ class Order:
     kind: Kind | None
     more: int | None
     batch: int | None
+    graphs: GraphOptions
+    verbose: bool
     json: bool
 
 
-def open_engine(model: Model, environment: Environment) -> Engine:
+def open_engine(model: Model, environment: Environment, options: GraphOptions) -> Engine:
     """Load the model; torch is imported here and not before."""
     from comicgen.diffusion.engine import DiffusionEngine
 
-    return DiffusionEngine.open(model, environment)
+    return DiffusionEngine.open(model, environment, options)
 
 
 def carry_out(seen: Situation, order: Order) -> int:
@@ -69,11 +73,21 @@ def _decide(seen: Situation, order: Order) -> tuple[Request | None, Plan]:
 def _load(seen: Situation, todo: Plan, order: Order) -> Engine:
     if not order.json:
         say(f"drawing {count(todo.pictures, 'picture')} into {seen.folder}")
-    return open_engine(seen.storyboard.model, seen.environment)
+    return open_engine(seen.storyboard.model, seen.environment, order.graphs)
 
 
-def _telling(todo: Plan, order: Order) -> AbstractContextManager[Report]:
-    return nullcontext(print_line) if order.json else Progress(todo)
+@contextmanager
+def _telling(todo: Plan, order: Order) -> Iterator[Report]:
+    """Lines for programs or a bar for people, and for who wants it verbose the graphs too."""
+    with ExitStack() as stack:
+        told = [stack.enter_context(telling_graphs())] if order.verbose else []
+        told.append(print_line if order.json else stack.enter_context(Progress(todo)))
+
+        def tell(event: Event | Stopping) -> None:
+            for each in told:
+                each(event)
+
+        yield tell
 
 
 def _conclude(todo: Plan, result: Result, folder: Path, order: Order) -> None:

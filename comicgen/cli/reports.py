@@ -15,10 +15,11 @@ from comicgen.plan import Batch, ControlWindow, Decision, Plan
 from comicgen.storyboard import Storyboard
 
 
-def plan(planned: Plan, folder: Path, as_json: bool) -> None:
-    """Batches, order and the reason of every candidate."""
+def plan(planned: Plan, folder: Path, graphs: bool, as_json: bool) -> None:
+    """Batches, order and the reason of every candidate; captures only where `graphs` are."""
     if as_json:
-        answer({"output": str(folder), **planned.to_json()})
+        captures = planned.captures if graphs else 0
+        answer({"output": str(folder), **planned.to_json(), "captures": captures})
         return
     say(f"output: {folder}")
     if planned.batches:
@@ -27,7 +28,7 @@ def plan(planned: Plan, folder: Path, as_json: bool) -> None:
     decisions("waiting, not asked for", planned.waiting)
     decisions("kept", planned.kept)
     _orphans(planned)
-    say(_totals(planned), style="bold")
+    say(_totals(planned, graphs), style="bold")
 
 
 def _groups(planned: Plan) -> Table:
@@ -79,13 +80,13 @@ def _orphans(planned: Plan) -> None:
         say(f"no longer in the storyboard, their pictures stay: {names}", style="yellow")
 
 
-def _totals(planned: Plan) -> str:
+def _totals(planned: Plan, graphs: bool) -> str:
     seconds = planned.seconds
     cost = "uncalibrated" if seconds is None else f"about {duration(seconds)}"
     parts = [
         count(planned.pictures, "picture") + " to draw",
         count(len(planned.batches), "batch"),
-        count(planned.captures, "capture"),
+        *([count(planned.captures, "capture")] if graphs else []),
         count(planned.padded, "padded lane"),
         f"{len(planned.kept)} kept",
         f"{len(planned.waiting)} waiting",

@@ -14,7 +14,6 @@ from comicgen.sizes import Size
 class Lane:
     """What one picture is drawn from; `image` is (1, 3, H, W) float32, absent without control."""
 
-    seed: int
     prompt: Embedding
     negative: Embedding
     guidance: float
@@ -25,15 +24,12 @@ class Lane:
 def empty_lane(zeros: Embedding, size: Size, controlled: bool) -> Lane:
     """Input for a lane that holds no picture."""
     image = torch.zeros(1, 3, size.height, size.width) if controlled else None
-    return Lane(seed=0, prompt=zeros, negative=zeros, guidance=1.0, image=image)
+    return Lane(prompt=zeros, negative=zeros, guidance=1.0, image=image)
 
 
 @dataclass(frozen=True, slots=True)
 class ControlInput:
-    """Control images (B, 3, H, W) in 0..1 in the model's dtype, weights (B, 1, 1, 1) float32.
-
-    As a part of `Prepared` it has R rows, like everything there.
-    """
+    """Control images (B, 3, H, W) in 0..1 in the model's dtype, weights (B, 1, 1, 1) float32."""
 
     image: Tensor
     weight: Tensor

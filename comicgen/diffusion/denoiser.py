@@ -1,27 +1,16 @@
 """One step of denoising: guidance, ControlNet and UNet as one function of tensors."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from comicgen.diffusion.conditioning import Conditioning, ControlInput
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Conditioning as the networks take it: R rows, 2B with guidance (negative first), else B."""
-
-    hidden: Tensor
-    pooled: Tensor
-    time_ids: Tensor
-    guidance: Tensor | None
-    control: ControlInput | None
-
-    def without_control(self) -> "Prepared":
-        """The same outside the ControlNet's window."""
-        return replace(self, control=None)
+from comicgen.diffusion.attention import Attention
+from comicgen.diffusion.conditioning import Conditioning
+from comicgen.diffusion.lean import embed_once
+from comicgen.diffusion.prepared import Named, Prepared
 
 
 class Denoiser:
@@ -31,10 +20,23 @@ class Denoiser:
     arguments; whether there is guidance or control is a choice made before.
     """
 
-    def __init__(self, unet: Any, controlnet: Any | None = None) -> None:
+    def __init__(
+        self, unet: Any, controlnet: Any = None, attention: Attention | None = None
+    ) -> None:
+        """`attention` None leaves the choice of its kernels to torch."""
+        if controlnet is not None:
+            embed_once(controlnet)
         self.unet = unet
         self.controlnet = controlnet
+        self._attention = attention
         self._dtype = unet.dtype
+
+    def weights(self) -> Iterator[Tensor]:
+        """Every tensor that the networks read beside their inputs."""
+        for network in (self.unet, self.controlnet):
+            if network is not None:
+                yield from network.parameters()
+                yield from network.buffers()
 
     def prepare(self, conditioning: Conditioning) -> Prepared:
         """Everything that stays the same over the steps of a batch, once."""
@@ -47,43 +49,56 @@ class Denoiser:
             pooled=torch.cat([negative.pooled, prompt.pooled]) if negative else prompt.pooled,
             time_ids=torch.cat([conditioning.time_ids] * rows),
             guidance=conditioning.guidance,
-            control=control
-            and ControlInput(torch.cat([control.image] * rows), torch.cat([control.weight] * rows)),
+            control_hint=torch.cat([self._hint(control.image)] * rows) if control else None,
+            control_weight=torch.cat([control.weight] * rows) if control else None,
         )
 
     def predict(self, latents: Tensor, timestep: Tensor, prepared: Prepared) -> Tensor:
         """What the model predicts, noise or velocity: (B, C, h, w) float32 like the latents.
 
-        The timestep is () float32.
+        The timestep is (B,) float32.
 
         Guidance combines in float32: negative + guidance * (prompt - negative)
         (arXiv 2207.12598).
         """
         sample = latents.to(self._dtype)
         if prepared.guidance is not None:
-            sample = torch.cat([sample, sample])
-        timesteps = timestep.expand(len(sample))
-        noise: Tensor = self.unet(
-            sample,
-            timesteps,
-            return_dict=False,
-            **_texts(prepared),
-            **self._residuals(sample, timesteps, prepared),
-        )[0].to(torch.float32)
+            sample, timestep = torch.cat([sample, sample]), torch.cat([timestep, timestep])
+        with self._attending():
+            noise: Tensor = self.unet(
+                sample,
+                timestep,
+                return_dict=False,
+                **_texts(prepared),
+                **self._residuals(sample, timestep, prepared),
+            )[0].to(torch.float32)
         if prepared.guidance is None:
             return noise
         negative, prompt = noise.chunk(2)
         return negative + prepared.guidance * (prompt - negative)
 
-    def _residuals(self, sample: Tensor, timesteps: Tensor, prepared: Prepared) -> dict[str, Any]:
-        if prepared.control is None:
+    def call(self, inputs: Named) -> Tensor:
+        """`predict` of the tensors that bear its arguments' names."""
+        return self.predict(inputs["latents"], inputs["timestep"], Prepared.of(inputs))
+
+    @torch.no_grad()
+    def _hint(self, image: Tensor) -> Tensor:
+        assert self.controlnet is not None
+        hint: Tensor = self.controlnet.controlnet_cond_embedding(image)
+        return hint
+
+    def _attending(self) -> AbstractContextManager[None]:
+        return self._attention.kernels() if self._attention else nullcontext()
+
+    def _residuals(self, sample: Tensor, timestep: Tensor, prepared: Prepared) -> dict[str, Any]:
+        if prepared.control_hint is None:
             return {}
         assert self.controlnet is not None
         down, middle = self.controlnet(
             sample,
-            timesteps,
-            controlnet_cond=prepared.control.image,
-            conditioning_scale=prepared.control.weight,
+            timestep,
+            controlnet_cond=prepared.control_hint,
+            conditioning_scale=prepared.control_weight,
             return_dict=False,
             **_texts(prepared),
         )

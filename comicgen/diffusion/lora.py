@@ -7,7 +7,7 @@ W' = W + alpha / rank * B A, here with a weight for each LoRA and summed over th
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -38,11 +38,17 @@ class LoraWeights:
         }
         self._pristine: dict[_Home, Tensor] = {}
         self._active: tuple[Lora, ...] = ()
+        self._text_key = ""
 
     @property
     def active(self) -> tuple[Lora, ...]:
         """The set that the weights hold now, in canonical order."""
         return self._active
+
+    @property
+    def text_key(self) -> str:
+        """Names the part of the set that changes the text encoders."""
+        return self._text_key
 
     def set(self, loras: Sequence[Lora]) -> None:
         """Make the weights what they are under `loras`, whose order does not matter.
@@ -71,30 +77,48 @@ class LoraWeights:
             for lora in loras:
                 for change in _read(lora, self._model, files):
                     changes.setdefault(change.home, []).append(change)
-            for home, parts in changes.items():
-                self._add(home, parts)
+            fits = [self._add(home, parts) for home, parts in changes.items()]
+            if fits and not torch.stack(fits).all():  # waits for the device once, not every time
+                self._blame(changes)
         self._active = loras
+        parts = (part for each in changes.values() for part in each)
+        on_text = {part.lora for part in parts if part.home[0] != "unet"}
+        self._text_key = " ".join(f"{lora.digest}*{lora.weight}" for lora in in_order(on_text))
 
     @torch.no_grad()
     def _restore(self) -> None:
         for home, pristine in self._pristine.items():
             self._weights[home].copy_(pristine)
         self._active = ()
+        self._text_key = ""
 
-    def _add(self, home: _Home, changes: Sequence["_Change"]) -> None:
+    def _add(self, home: _Home, changes: Sequence["_Change"]) -> Tensor:
+        """Write the sum into the weight; whether all of it is finite, () bool on its device."""
         weight = self._weights[home]
         if home not in self._pristine:
             self._pristine[home] = weight.detach().clone()
-        total = torch.zeros_like(weight, dtype=torch.float32)
-        for change in changes:
-            total += change.delta(weight.device).reshape(weight.shape)
-        changed = (self._pristine[home].float() + total).to(weight.dtype)
-        if not changed.isfinite().all():
-            raise CandidateError(
-                f"{' and '.join(map(str, changes))} carries a weight of the {home[0]} beyond "
-                f"{weight.dtype}; use a smaller weight or another file"
-            )
+        changed = self._sum(home, changes)
         weight.copy_(changed)
+        return changed.isfinite().all()
+
+    def _sum(self, home: _Home, changes: Sequence["_Change"]) -> Tensor:
+        pristine = self._pristine[home]
+        total = torch.zeros_like(pristine, dtype=torch.float32)
+        for change in changes:
+            total += change.delta(pristine.device).reshape(pristine.shape)
+        return (pristine.float() + total).to(pristine.dtype)
+
+    def _blame(self, changes: Mapping[_Home, Sequence["_Change"]]) -> NoReturn:
+        """Say what is not finite: numbers of a file, or else the sum."""
+        for home, parts in changes.items():
+            for change in parts:
+                change.check(self._pristine[home].device)
+            if not self._sum(home, parts).isfinite().all():
+                raise CandidateError(
+                    f"{' and '.join(map(str, parts))} carries a weight of the {home[0]} beyond "
+                    f"{self._pristine[home].dtype}; use a smaller weight or another file"
+                )
+        raise AssertionError("what was not finite is")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +140,31 @@ class _Change:
         """weight * scale * up @ down: (out, in * kernel), float32, on `device`."""
         scale = self.layer.scale
         if self.layer.alpha is not None:
-            scale = self._load(self.layer.alpha).item() / self.layer.rank
-        up = self._load(self.layer.up).flatten(1).to(device)
-        down = self._load(self.layer.down).flatten(1).to(device)
+            scale = self._load(self.layer.alpha, torch.device("cpu")).item() / self.layer.rank
+        up = self._load(self.layer.up, device).flatten(1)
+        down = self._load(self.layer.down, device).flatten(1)
         return self.lora.weight * scale * (up @ down)
 
-    def _load(self, key: str) -> Tensor:
+    def check(self, device: torch.device) -> None:
+        """Whether its numbers are.
+
+        Raises:
+            CandidateError: they are not all finite.
+        """
+        for key in (self.layer.up, self.layer.down, self.layer.alpha):
+            if key is not None and not self._load(key, device).isfinite().all():
+                raise CandidateError(
+                    f"{self.lora.file}: {key} holds numbers that are not finite; download the "
+                    "file again or use another"
+                )
+
+    def _load(self, key: str, device: torch.device) -> Tensor:
         try:
-            tensor: Tensor = self.tensors.get_tensor(key).float()
+            tensor: Tensor = self.tensors.get_tensor(key).to(device).float()
         except (SafetensorError, OSError) as error:
             raise CandidateError(
                 f"{self.lora.file}: {key} cannot be read ({error}); download the file again"
             ) from error
-        if not tensor.isfinite().all():
-            raise CandidateError(
-                f"{self.lora.file}: {key} holds numbers that are not finite; download the file "
-                "again or use another"
-            )
         return tensor
 
 

@@ -14,6 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
+from comicgen.diffusion.lean import lean
 from comicgen.errors import InputError
 from comicgen.weights import ModelFolder, Weights, read_controlnet, read_model
 from comicgen.weights.folder import read_config
@@ -59,9 +60,12 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Componen
         return _load(kind, path / name, folder.weights[name], device, wanted)
 
     upcast = read_config(path / "vae" / "config.json").get("force_upcast", True)
+    unet = part(UNet2DConditionModel, "unet")
+    if device.type == "cuda":
+        lean(unet)
     return Components(
         folder=folder,
-        unet=part(UNet2DConditionModel, "unet"),
+        unet=unet,
         vae=part(AutoencoderKL, "vae", torch.float32 if upcast else dtype),
         text_encoder=part(CLIPTextModel, "text_encoder"),
         text_encoder_2=part(CLIPTextModelWithProjection, "text_encoder_2"),
@@ -77,7 +81,10 @@ def load_controlnet(path: Path, model: Components) -> Any:
         InputError: it does not fit the model, or is broken.
     """
     weights = read_controlnet(path, model.folder).weights
-    return _load(ControlNetModel, path, weights, model.device, model.dtype)
+    network = _load(ControlNetModel, path, weights, model.device, model.dtype)
+    if model.device.type == "cuda":
+        lean(network)
+    return network
 
 
 def _load(

@@ -1,13 +1,14 @@
 """From noise to latents: noise that belongs to a seed, and the loop over the steps."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Model = Callable[[Tensor, Tensor, int], Tensor]
-"""(latents (B, C, h, w) float32, timestep () float32 on the same device, step from 0) -> what the
+"""(latents (B, C, h, w) float32, timestep (B,) float32 on the same device, step from 0) -> what the
 network predicts, noise or velocity as it was trained, like the latents."""
 
 
@@ -18,12 +19,9 @@ def draw_noise(seeds: Sequence[int], shape: tuple[int, int, int], draws: int) ->
     its first draw is `torch.randn((1, C, h, w), generator=...)`, as diffusers makes it.
     """
     lanes = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
-    return torch.stack(
-        [
-            torch.cat([torch.randn((1, *shape), generator=lane) for lane in lanes])
-            for _ in range(draws)
-        ]
-    )
+    # Not the default dtype, which is another while a network is being loaded beside this.
+    one = partial(torch.randn, (1, *shape), dtype=torch.float32)
+    return torch.stack([torch.cat([one(generator=lane) for lane in lanes]) for _ in range(draws)])
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
@@ -46,7 +44,7 @@ def sample(model: Model, scheduler: Any, noise: Tensor) -> Tensor:
     latents: Tensor = noise[0] * scheduler.init_noise_sigma
     for step, timestep in enumerate(scheduler.timesteps):
         scaled = scheduler.scale_model_input(latents, timestep)
-        prediction = model(scaled, timesteps[step], step)
+        prediction = model(scaled, timesteps[step].expand(len(latents)), step)
         added = {"noise": noise[step + 1]} if len(noise) > 1 else {}
         latents = scheduler.step(prediction, timestep, latents, return_dict=False, **added)[0]
     return latents

@@ -1,0 +1,57 @@
+"""How much memory of a GPU is free, and how much a piece of work takes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(slots=True)
+class Taken:
+    """Bytes that a piece of work held at its height beyond what was held before."""
+
+    bytes: int = 0
+
+
+class Memory:
+    """The memory of one GPU, as torch's allocator and the driver count it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._peak = 0
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that torch ever held for this process, used or not."""
+        self._peak = max(self._peak, torch.cuda.max_memory_reserved(self._device))
+        return self._peak
+
+    def give_back(self) -> None:
+        """Let the device have what torch holds and does not use."""
+        torch.cuda.empty_cache()
+
+    @property
+    def held(self) -> int:
+        """Bytes that torch holds now, without unused ones, which are given back."""
+        self.give_back()
+        return torch.cuda.memory_reserved(self._device)
+
+    @property
+    def free(self) -> int:
+        """Bytes that the device has for new allocations; unused ones are given back."""
+        self.give_back()
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return free
+
+    @contextmanager
+    def measured(self) -> Iterator[Taken]:
+        """Measure what runs inside; it waits for nothing."""
+        self.peak  # noqa: B018 - remembered, for the reset forgets it
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        taken = Taken()
+        try:
+            yield taken
+        finally:
+            taken.bytes = torch.cuda.max_memory_allocated(self._device) - before

@@ -1,0 +1,68 @@
+"""What a batch needs from the disk and the processor, read while the device draws another."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from comicgen.diffusion.control import read_control_image
+from comicgen.diffusion.sampling import draw_noise
+from comicgen.diffusion.schedulers import SAMPLERS
+from comicgen.diffusion.unchanged import check_unchanged
+from comicgen.errors import CandidateError
+from comicgen.plan import Batch, Candidate
+from comicgen.sizes import Size
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """For each lane its control image (1, 3, H, W) float32 on the CPU, None without control or
+    candidate, or why it cannot be read; and the noise of `draw_noise`, where empty lanes have
+    seed 0."""
+
+    images: Sequence[Tensor | CandidateError | None]
+    noise: Tensor
+
+
+class Reading:
+    """Reads one batch ahead, in a thread beside the one that draws."""
+
+    def __init__(self, factor: int, channels: int) -> None:
+        """Latents have so many channels, and one pixel for `factor` of the picture's."""
+        self._factor = factor
+        self._channels = channels
+        self._thread = ThreadPoolExecutor(1, "reading")
+        self._ahead: tuple[Batch, Future[Read]] | None = None
+
+    def shape(self, size: Size) -> tuple[int, int, int]:
+        """(C, h, w) of a picture's latents."""
+        return self._channels, size.height // self._factor, size.width // self._factor
+
+    def read(self, batch: Batch, upcoming: Sequence[Batch]) -> Read:
+        """What this batch needs; the next one is begun as soon as this one is there."""
+        if self._ahead and self._ahead[0] is batch:
+            found = self._ahead[1].result()
+        else:
+            found = self._read(batch)
+        self._ahead = None
+        if upcoming:
+            self._ahead = upcoming[0], self._thread.submit(self._read, upcoming[0])
+        return found
+
+    def _read(self, batch: Batch) -> Read:
+        draws = 1 + batch.steps if SAMPLERS[batch.sampler].noisy else 1
+        seeds = [lane.seed if lane else 0 for lane in batch.lanes]
+        images = [_control_image(lane) if lane else None for lane in batch.lanes]
+        return Read(images, draw_noise(seeds, self.shape(batch.bucket.size), draws))
+
+
+def _control_image(candidate: Candidate) -> Tensor | CandidateError | None:
+    control = candidate.panel.control
+    if control is None:
+        return None
+    try:
+        check_unchanged(control.image, control.image_digest)
+        return read_control_image(control.image, candidate.panel.size)
+    except CandidateError as error:
+        return error

@@ -1,0 +1,96 @@
+"""Graph caches by hand: a denoiser in a bucket, with inputs from a seed, replayed or not."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comicgen.diffusion.attention import choose
+from comicgen.diffusion.denoiser import Denoiser
+from comicgen.diffusion.graph_cache import GraphCache
+from comicgen.diffusion.graph_task import Task
+from comicgen.diffusion.memory import Memory
+from comicgen.diffusion.prepared import Prepared, invented
+from comicgen.plan import Bucket, GraphKey
+from comicgen.sizes import Size
+
+SIZES = (Size(1024, 1024), Size(832, 1216), Size(1216, 832), Size(1344, 768), Size(768, 1344))
+BATCHES = (8, 4, 2, 1)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A UNet, a ControlNet beside it, and a stream and cache for them on their device."""
+
+    unet: Any
+    controlnet: Any
+    stream: torch.cuda.Stream
+    cache: GraphCache
+    memory: Memory
+
+    @classmethod
+    def beside(cls, unet: Any, controlnet: Any) -> "Desk":
+        stream: Any = torch.cuda.Stream(unet.device)
+        memory = Memory(unet.device)
+        return cls(unet, controlnet, stream, GraphCache(stream, memory, "any", False), memory)
+
+    def denoiser(self, controlled: bool) -> Denoiser:
+        return Denoiser(self.unet, self.controlnet if controlled else None, choose(self.unet))
+
+    def task(self, size: Size, batch: int, controlled: bool, seed: int = 5) -> Task:
+        bucket = Bucket(batch, size, 1, int(controlled), True)
+        key = GraphKey(bucket, "digest" if controlled else None, "lines" if controlled else None)
+        like = {**self._like(size, batch, controlled).named(), "latents": self._latents(bucket)}
+        settings = invented(like, seed)
+        latents = settings.pop("latents")
+        return Task(key, self.denoiser(controlled), settings, latents)
+
+    def _latents(self, bucket: Bucket) -> Tensor:
+        shape = bucket.batch, 4, bucket.size.height // 8, bucket.size.width // 8
+        return torch.empty(shape, device=self.unet.device)
+
+    def _like(self, size: Size, batch: int, controlled: bool) -> Prepared:
+        config, rows = self.unet.config, 2 * batch
+        pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
+        halves: dict[str, Any] = {"device": self.unet.device, "dtype": self.unet.dtype}
+        floats: dict[str, Any] = {"device": self.unet.device}
+        return Prepared(
+            hidden=torch.empty(rows, 77, config.cross_attention_dim, **halves),
+            pooled=torch.empty(rows, pooled, **halves),
+            time_ids=torch.empty(rows, 6, **floats),
+            guidance=torch.empty(batch, 1, 1, 1, **floats),
+            control_hint=torch.empty(
+                rows, config.block_out_channels[0], size.height // 8, size.width // 8, **halves
+            )
+            if controlled
+            else None,
+            control_weight=torch.empty(rows, 1, 1, 1, **floats) if controlled else None,
+        )
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """On the device and stream of the cache, as the engine works."""
+        place = torch.cuda.device(self.unet.device)
+        with torch.inference_mode(), place, torch.cuda.stream(self.stream):
+            yield
+
+    def replayed(self, task: Task, moment: float = 500.0) -> Tensor:
+        """What the graph of the task gives, captured now if need be."""
+        if task.key not in self.cache.keys:
+            self.cache.capture(task)
+        [predict] = self.cache.begin([task])
+        return predict(task.latents, self.timestep(task, moment))
+
+    def eager(self, task: Task, moment: float = 500.0) -> Tensor:
+        """What the network itself gives."""
+        return task.network.call(task.inputs(task.latents, self.timestep(task, moment)))
+
+    def timestep(self, task: Task, moment: float) -> Tensor:
+        return torch.full((len(task.latents),), moment, device=task.latents.device)
+
+    def replays(self) -> int:
+        """How many replays the labels tell of that were not told before."""
+        return sum(getattr(event, "replays", 0) for event in self.cache.tell())

@@ -1,0 +1,85 @@
+"""Full-size SDXL with ControlNet is drawn as diffusers draws it.
+
+The same is asked of the embedded model on a CPU, with tighter bounds.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import figures
+import full_size
+import pytest
+import torch
+from beside_diffusers import Job, Networks, compare, influence, weak
+
+from comicgen.diffusion.models import Components, load_controlnet
+from comicgen.sizes import Size
+from comicgen.storyboard import Model
+
+TALL = Size(832, 1216)
+TINY = Size(96, 64)
+
+MARGIN = 2.5
+"""How much further than theirs our latents may be from those in the wide type on a CPU.
+
+Batches of four and of one round the same computation differently, so of each lane either may be
+nearer by chance.
+"""
+
+
+@pytest.fixture(autouse=True)
+def _exact() -> Iterator[None]:
+    """Without gradients; convolutions in float32 are not rounded to TF32."""
+    exact = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=False, allow_tf32=False
+    )
+    with torch.inference_mode(), exact:
+        yield
+
+
+@pytest.fixture(scope="module")
+def wide() -> Networks:
+    """In float32."""
+    unet = full_size.unet(torch.device("cuda", 0))
+    return Networks(unet, full_size.controlnet(unet))
+
+
+@pytest.fixture(scope="module")
+def half(wide: Networks) -> Networks:
+    return wide.to(torch.float16)
+
+
+@pytest.fixture(scope="module")
+def small(pocket: Components, controlnet: Model) -> Networks:
+    """The embedded model's, in float32."""
+    return Networks(pocket.unet, load_controlnet(controlnet.folder, pocket))
+
+
+@pytest.mark.gpu
+def test_full_size_is_drawn_as_diffusers_draws_it(half: Networks, wide: Networks) -> None:
+    agreement = compare(half, wide, Job(TALL, steps=20))
+    figures.record("full-size-agreement", agreement.figures())
+
+    assert agreement.branches.max() < 5e-3
+    assert (agreement.ours_from_theirs <= agreement.theirs_from_wide).all()
+    assert (agreement.ours_from_wide <= agreement.theirs_from_wide).all()
+
+
+@pytest.mark.gpu
+def test_every_input_moves_the_full_size_latents_by_a_fifth(half: Networks) -> None:
+    moved = influence(half, Job(TALL, steps=12))
+    figures.record("full-size-influence", {name: asdict(each) for name, each in moved.items()})
+
+    assert weak(moved, 0.2) == {}
+
+
+def test_the_embedded_model_is_drawn_as_diffusers_draws_it(small: Networks) -> None:
+    agreement = compare(small, small.to(torch.float64), Job(TINY, steps=4))
+
+    assert agreement.branches.max() < 5e-5
+    assert (agreement.ours_from_wide <= MARGIN * agreement.theirs_from_wide).all()
+
+
+def test_every_input_moves_the_embedded_models_latents(small: Networks) -> None:
+    """By far more than the two sides may differ."""
+    assert weak(influence(small, Job(TINY, steps=4)), 0.01) == {}

@@ -1,0 +1,276 @@
+"""An engine draws through recordings what it draws without them, whatever comes between."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from drawings import (
+    PROMPTS,
+    batch,
+    candidate,
+    control,
+    difference,
+    shot,
+    write_controlnet,
+    write_map,
+)
+from lora_files import Recipe, lora_at, write_peft
+from recordings import Gpu
+
+from comicgen.diffusion.engine import DiffusionEngine
+from comicgen.diffusion.graph_cache import WARM_UPS
+from comicgen.diffusion.models import Components
+from comicgen.engine import Drawn, Event, Failed, GraphLabel, GraphOptions, Note
+from comicgen.environment import current
+from comicgen.plan import Batch
+from comicgen.pocket import MODEL
+from comicgen.sizes import Size
+from comicgen.storyboard import Model, Panel
+
+TINY, LOW = Size(64, 64), Size(96, 64)
+
+
+def fresh(options: GraphOptions = GraphOptions()) -> DiffusionEngine:  # noqa: B008 - frozen
+    """An engine with networks of its own."""
+    return DiffusionEngine.open(Model("pocket", MODEL, "x"), current("cpu", None), options)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    own = Gpu()
+    own.install(monkeypatch)
+    return own
+
+
+def recording(gpu: Gpu, options: GraphOptions = GraphOptions()) -> DiffusionEngine:  # noqa: B008
+    """An engine on the processor whose cache believes that it has a GPU."""
+    engine = fresh(options)
+    engine._graphs = gpu.cache(options.debug)
+    return engine
+
+
+def quick(**changes: Any) -> Panel:
+    return shot(**{"size": TINY, "steps": 3, **changes})
+
+
+@pytest.fixture
+def batches(pocket: Components, controlnet: Model, tmp_path: Path) -> Sequence[Batch]:
+    """Padded lanes, three sizes of batch, two LoRA sets, two ControlNets and a failing image."""
+    one, two = (
+        lora_at(write_peft(tmp_path / f"{seed}.safetensors", pocket.folder, Recipe(seed=seed)))
+        for seed in (1, 2)
+    )
+    other = write_controlnet(tmp_path / "other", pocket, strength=0.4)
+    files = [write_map(tmp_path / f"{shift}.png", TINY, shift) for shift in (0, 30)]
+    near, far = (
+        control(controlnet, file, weight) for file, weight in zip(files, (0.7, 0.3), strict=True)
+    )
+    gone, second = control(controlnet, tmp_path / "gone.png"), control(other, files[1])
+    whole = replace(near, start=0.0, end=1.0)
+    plain, bent = quick(), quick(prompt=PROMPTS[1], guidance=3.0, negative=PROMPTS[3])
+    return [
+        batch(candidate(plain, 1), candidate(bent, 2)),
+        batch(candidate(replace(plain, loras=(one,)), 1), None),
+        batch(*(candidate(replace(plain, loras=(two,), control=each)) for each in (near, far))),
+        batch(None, candidate(replace(bent, loras=(one,), control=near))),
+        batch(candidate(replace(plain, control=gone)), candidate(replace(plain, control=far))),
+        batch(candidate(replace(plain, control=second, steps=4)), None),
+        batch(candidate(replace(plain, control=whole, sampler="euler a"))),
+        batch(candidate(quick(guidance=1.0, sampler="unipc")), None),
+        batch(candidate(replace(bent, size=LOW, loras=(two,)))),
+        batch(candidate(plain, 1), candidate(bent, 2)),
+    ]
+
+
+def drawn(engine: DiffusionEngine, batches: Sequence[Batch]) -> list[list[Event]]:
+    return [list(engine.draw(own, batches[at:])) for at, own in enumerate(batches, start=1)]
+
+
+def pictures(events: Sequence[Event]) -> Iterator[Drawn]:
+    return (event for event in events if isinstance(event, Drawn))
+
+
+def assert_same_bits(one: Sequence[Event], other: Sequence[Event]) -> None:
+    """The same candidates were drawn, with the same bits, and the same ones failed."""
+    for mine, its in zip(pictures(one), pictures(other), strict=True):
+        assert mine.candidate == its.candidate
+        assert difference(mine.image, its.image).largest == 0
+    failed = [[event for event in events if isinstance(event, Failed)] for events in (one, other)]
+    assert failed[0] == failed[1]
+
+
+def calls(batches: Sequence[Batch]) -> Counter[str]:
+    """How often each bucket's graph could be replayed."""
+    counted: Counter[str] = Counter()
+    for own in batches:
+        for number in range(own.steps):
+            closed = own.control is not None and not own.control.is_open(number, own.steps)
+            counted[str(own.keys[closed])] += 1
+    return counted
+
+
+def replays(events: Sequence[Sequence[Event]]) -> dict[str, int]:
+    """By bucket, as told last; nothing was given up."""
+    assert not [event for own in events for event in own if isinstance(event, Note)]
+    labels = [event for own in events for event in own if isinstance(event, GraphLabel)]
+    return {label.bucket: label.replays for label in labels}
+
+
+def test_recordings_draw_what_an_eager_engine_draws(gpu: Gpu, batches: Sequence[Batch]) -> None:
+    """Twice, so that every bucket is replayed; the first of the largest is captured ahead."""
+    own = [*batches, *batches[::-1]]
+    events = drawn(recording(gpu), own)
+    eager = drawn(fresh(), batches)
+    for one, other in zip(events, [*eager, *eager[::-1]], strict=True):
+        assert_same_bits(one, other)
+
+    ahead = str(batches[2].keys[0])
+    assert replays(events) == {
+        key: count - WARM_UPS * (key != ahead) for key, count in calls(own).items()
+    }
+    assert gpu.captures == len(calls(own))
+
+
+@pytest.mark.parametrize(("start", "end"), [(0.3, 0.7), (0.0, 0.5), (0.5, 1.0)])
+def test_a_capture_within_a_batch_changes_no_picture(
+    start: float, end: float, gpu: Gpu, controlnet: Model, tmp_path: Path
+) -> None:
+    """Outside a ControlNet's window, inside and outside again, each more than three times."""
+    hint = replace(control(controlnet, write_map(tmp_path / "map.png", TINY)), start=start, end=end)
+    own = [batch(*(candidate(quick(steps=16, control=hint), seed) for seed in (1, 2)))]
+    engine = recording(gpu)
+    engine._begun = True  # nothing is captured ahead
+    events = drawn(engine, own)
+
+    assert_same_bits(events[0], drawn(fresh(), own)[0])
+    assert replays(events) == {key: count - WARM_UPS for key, count in calls(own).items()}
+
+
+def test_batches_with_different_controlnets_and_none_share_what_needs_none(
+    gpu: Gpu, batches: Sequence[Batch]
+) -> None:
+    """Steps outside a window replay the graph of batches without a ControlNet."""
+    plain, one, other = batches[-1], batches[2], batches[5]
+    own = [plain, one, plain, other, plain, one, other, one, other]
+    drawn(recording(gpu), own)
+
+    assert gpu.captures == len(calls(own)) == 3
+
+
+def test_debugging_finds_nothing_wrong_with_recordings(gpu: Gpu, batches: Sequence[Batch]) -> None:
+    own = [*batches[1:3]] * 3
+    events = drawn(recording(gpu, GraphOptions(debug=True)), own)
+
+    assert replays(events).keys() == calls(own).keys()
+
+
+def test_room_is_spared_for_what_decoding_took(gpu: Gpu) -> None:
+    engine, own = recording(gpu), batch(candidate(quick()))
+    memory: Any = gpu
+    engine._memory, gpu.call = memory, 123
+    list(engine.draw(own, [own]))
+
+    assert engine._graphs.spare == 123
+
+
+def test_the_largest_graph_of_the_run_is_captured_first(gpu: Gpu) -> None:
+    engine = recording(gpu)
+    small, large = batch(candidate(quick())), batch(candidate(quick(size=LOW)), None)
+    list(engine.draw(small, [large]))
+
+    assert engine._graphs.keys == (*large.keys, *small.keys)
+
+
+def test_the_commonest_graphs_are_captured_ahead_if_that_is_asked(gpu: Gpu) -> None:
+    engine = recording(gpu, GraphOptions(precapture=2))
+    sizes = (TINY, LOW, LOW, Size(64, 96), Size(128, 128))
+    own = [batch(candidate(quick(size=size))) for size in sizes]
+    list(engine.draw(own[0], own[1:]))
+
+    assert engine._graphs.keys == (*own[4].keys, *own[1].keys, *own[0].keys)
+
+
+def test_a_replay_that_fails_within_a_batch_changes_no_picture(gpu: Gpu) -> None:
+    panels = [candidate(quick(prompt=prompt)) for prompt in PROMPTS[:2]]
+    own = [batch(*panels), batch(*panels)]
+    engine = recording(gpu)
+    [first] = drawn(engine, own[:1])
+    gpu.replay_errors = [None, RuntimeError("launch failed")]
+    second, third = drawn(engine, own)
+
+    for events in (second, third):
+        assert_same_bits(events, first)
+    assert [event.text for event in (*second, *third) if isinstance(event, Note)] == [
+        "2 x 64x64: drawn without a graph, it cannot be replayed (launch failed)"
+    ]
+
+
+def test_a_replay_that_runs_out_of_memory_is_drawn_again_without_a_word(gpu: Gpu) -> None:
+    """With a graph anew: memory was short for a moment, and the picture has all its steps."""
+    own = batch(candidate(quick()))
+    engine = recording(gpu)
+    [expected, _] = drawn(engine, [own, own])
+    gpu.replay_errors = [None, torch.OutOfMemoryError("too much")]
+    events = drawn(engine, [own])
+
+    assert_same_bits(events[0], expected)
+    assert replays(events)["1 x 64x64"] > 0
+    assert gpu.captures == 2
+
+
+def out_of_memory(*_: object) -> NoReturn:
+    raise torch.OutOfMemoryError("too much")
+
+
+def test_where_memory_runs_out_graphs_are_released_and_the_batch_is_tried_again(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, own = recording(gpu), batch(candidate(quick()))
+    [expected, _] = drawn(engine, [own, own])
+    with monkeypatch.context() as short:
+        clear = engine._graphs.clear
+
+        def enough() -> None:
+            clear()
+            short.undo()
+
+        short.setattr(engine._loras, "set", out_of_memory)
+        short.setattr(engine._graphs, "clear", enough)
+        [events] = drawn(engine, [own])
+
+    assert_same_bits(events, expected)
+    assert gpu.captures == 2
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("too much"), RuntimeError("no kernel")])
+def test_what_is_loaded_ahead_and_fails_costs_no_other_batch(
+    error: Exception, gpu: Gpu, controlnet: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ControlNet that does not fit fails the batches that need it."""
+
+    def fail(_: object) -> NoReturn:
+        raise error
+
+    hint = control(controlnet, write_map(tmp_path / "map.png", TINY))
+    own = [batch(candidate(quick())), batch(candidate(quick(control=hint)))]
+    engine = recording(gpu)
+    monkeypatch.setattr(engine._controlnets, "get", fail)
+    first, second = drawn(engine, own)
+
+    assert [type(event) for event in second] == [Failed]
+    assert len(list(pictures(first))) == 1
+
+
+def test_an_engine_without_graphs_loads_nothing_ahead(
+    controlnet: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hint = control(controlnet, write_map(tmp_path / "map.png", TINY))
+    engine, asked = fresh(), list[Model]()
+    monkeypatch.setattr(engine._controlnets, "get", asked.append)
+    list(engine.draw(batch(candidate(quick())), [batch(candidate(quick(control=hint)))]))
+
+    assert asked == []

@@ -1,0 +1,161 @@
+"""What a batch needs from the disk is read while the one before it is drawn."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from drawings import SIZE, batch, candidate, control, shot, write_map
+from torch import Tensor
+
+from comicgen.diffusion import reading
+from comicgen.diffusion.control import read_control_image
+from comicgen.diffusion.reading import Read, Reading
+from comicgen.diffusion.sampling import draw_noise
+from comicgen.errors import CandidateError
+from comicgen.plan import Batch
+from comicgen.sizes import Size
+from comicgen.storyboard import Model
+
+PATIENCE = 20
+"""Seconds until a test gives up."""
+
+
+def fresh() -> Reading:
+    return Reading(factor=8, channels=4)
+
+
+def numbered(seed: int) -> Batch:
+    """A batch that is known by its seed."""
+    return batch(candidate(shot(), seed))
+
+
+class Desk:
+    """Every reading: which seed, in which thread; a seed that is in `held` waits for `go`."""
+
+    def __init__(self, held: Sequence[int] = (), errors: Sequence[int] = ()) -> None:
+        self.read: list[int] = []
+        self.threads: list[threading.Thread] = []
+        self.begun, self.go = threading.Event(), threading.Event()
+        self._held, self._errors = held, errors
+
+    def draw_noise(self, seeds: Sequence[int], shape: tuple[int, int, int], draws: int) -> Tensor:
+        self.read += seeds
+        self.threads.append(threading.current_thread())
+        if seeds[0] in self._held:
+            self.begun.set()
+            assert self.go.wait(PATIENCE)
+        if seeds[0] in self._errors:
+            raise ValueError(f"no noise for {seeds[0]}")
+        return draw_noise(seeds, shape, draws)
+
+
+def at(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Reading:
+    monkeypatch.setattr(reading, "draw_noise", desk.draw_noise)
+    return fresh()
+
+
+def same(one: Read, other: Read) -> bool:
+    return torch.equal(one.noise, other.noise)
+
+
+def test_the_next_batch_is_read_in_another_thread_while_one_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk(held=[2])
+    ahead, (one, two) = at(desk, monkeypatch), map(numbered, (1, 2))
+    ahead.read(one, [two])
+    assert desk.begun.wait(PATIENCE)
+    desk.go.set()
+
+    assert same(ahead.read(two, []), fresh().read(two, []))
+    assert desk.read[:2] == [1, 2]
+    assert desk.threads[0] is threading.current_thread() is not desk.threads[1]
+
+
+def test_every_batch_is_read_once_and_no_more_than_one_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+    ahead, batches = at(desk, monkeypatch), [numbered(seed) for seed in range(5)]
+    for number, own in enumerate(batches):
+        ahead.read(own, batches[number + 1 :])
+        assert desk.read[: number + 1] == list(range(number + 1))
+        assert len(desk.read) <= number + 2
+
+    assert desk.read == list(range(5))
+
+
+def test_a_batch_out_of_order_is_read_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    ahead, (one, two, three) = at(desk, monkeypatch), map(numbered, (1, 2, 3))
+    ahead.read(one, [two])
+    found = [ahead.read(each, []) for each in (three, two)]
+
+    assert all(map(same, found, [fresh().read(each, []) for each in (three, two)]))
+
+
+def test_an_equal_batch_is_not_taken_for_the_one_that_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+    ahead = at(desk, monkeypatch)
+    ahead.read(numbered(1), [numbered(2)])
+    ahead.read(numbered(2), [])
+
+    assert sorted(desk.read) == [1, 2, 2]
+
+
+def test_what_goes_wrong_ahead_is_raised_by_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(errors=[2])
+    ahead, (one, two, three) = at(desk, monkeypatch), map(numbered, (1, 2, 3))
+    ahead.read(one, [two, three])
+    with pytest.raises(ValueError, match="no noise for 2"):
+        ahead.read(two, [three])
+
+    assert same(ahead.read(three, []), fresh().read(three, []))
+
+
+@pytest.mark.parametrize(("sampler", "draws"), [("euler", 1), ("euler a", 9)])
+def test_noise_belongs_to_the_seed_and_empty_lanes_have_seed_0(sampler: str, draws: int) -> None:
+    own = batch(None, candidate(shot(sampler=sampler), 5), candidate(shot(sampler=sampler), 6))
+    found = fresh().read(own, [])
+
+    assert found.noise.shape == (draws, 3, 4, SIZE.height // 8, SIZE.width // 8)
+    assert torch.equal(found.noise, draw_noise([0, 5, 6], fresh().shape(SIZE), draws))
+    assert found.images == [None, None, None]
+
+
+def test_latents_are_told_height_first() -> None:
+    assert fresh().shape(Size(192, 128)) == (4, 16, 24)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    return Model("lineart", tmp_path, "x")
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_image_that_cannot_be_read_costs_its_lane_only(
+    ahead: bool, model: Model, tmp_path: Path
+) -> None:
+    good, changed = (write_map(tmp_path / f"{name}.png") for name in ("good", "changed"))
+    broken = tmp_path / "broken.png"
+    broken.write_text("no picture")
+    files = (good, changed, broken, tmp_path / "missing.png")
+    lanes = [candidate(shot(control=control(model, file))) for file in files]
+    write_map(changed, shift=9)
+    own = batch(None, *lanes)
+
+    reader = fresh()
+    if ahead:
+        reader.read(numbered(1), [own])
+    empty, image, *errors = reader.read(own, []).images
+
+    assert empty is None
+    assert isinstance(image, Tensor)
+    assert torch.equal(image, read_control_image(good, SIZE))
+    assert all(isinstance(error, CandidateError) for error in errors)
+    for error, text in zip(errors, ["changed.png: has changed", "broken", "missing"], strict=True):
+        assert text in str(error)
