@@ -1,0 +1,1 @@
+"""What `scripts/bench.py` measures: comicgen's arm, diffusers' arm, and three contests."""

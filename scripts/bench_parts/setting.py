@@ -1,0 +1,61 @@
+"""What all parts of the benchmark share: the model, the machine, the sizes."""
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from full_size import Parts
+
+from comicgen.diffusion.models import PRECISIONS
+from comicgen.environment import Environment
+from comicgen.sizes import Size
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a benchmark is run; `folder` takes storyboards and pictures."""
+
+    parts: Parts
+    environment: Environment
+    size: Size
+    steps: int
+    rounds: int | None
+    panels: int
+    folder: Path
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.environment.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return PRECISIONS[self.environment.precision]
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """Three shapes of about the same area: 1024x1024, 832x1216, 1216x832."""
+        return tuple(
+            Size(
+                _multiple_of_32(self.size.width * width), _multiple_of_32(self.size.height * height)
+            )
+            for width, height in ((1, 1), (13 / 16, 19 / 16), (19 / 16, 13 / 16))
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "size": str(self.size),
+            "steps": self.steps,
+            "model": str(self.parts.model),
+            **asdict(self.environment),
+        }
+
+
+def say(line: str) -> None:
+    """A line for people."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _multiple_of_32(length: float) -> int:
+    return 32 * round(length / 32)
