@@ -49,7 +49,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 def recording(gpu: Gpu, options: GraphOptions = GraphOptions()) -> DiffusionEngine:  # noqa: B008
     """An engine on the processor whose cache believes that it has a GPU."""
     engine = fresh(options)
-    engine._graphs = gpu.cache(options.debug)
+    engine._painter.graphs = gpu.cache(options.debug)
     return engine
 
 
@@ -258,7 +258,7 @@ def test_what_is_loaded_ahead_and_fails_costs_no_other_batch(
     hint = control(controlnet, write_map(tmp_path / "map.png", TINY))
     own = [batch(candidate(quick())), batch(candidate(quick(control=hint)))]
     engine = recording(gpu)
-    monkeypatch.setattr(engine._controlnets, "get", fail)
+    monkeypatch.setattr(engine._painter._controlnets, "get", fail)
     first, second = drawn(engine, own)
 
     assert [type(event) for event in second] == [Failed]
@@ -270,7 +270,7 @@ def test_an_engine_without_graphs_loads_nothing_ahead(
 ) -> None:
     hint = control(controlnet, write_map(tmp_path / "map.png", TINY))
     engine, asked = fresh(), list[Model]()
-    monkeypatch.setattr(engine._controlnets, "get", asked.append)
+    monkeypatch.setattr(engine._painter._controlnets, "get", asked.append)
     list(engine.draw(batch(candidate(quick())), [batch(candidate(quick(control=hint)))]))
 
     assert asked == []

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from comicgen.diffusion import reading
 from comicgen.diffusion.control import read_control_image
+from comicgen.diffusion.models import Components
 from comicgen.diffusion.reading import Read, Reading
 from comicgen.diffusion.sampling import draw_noise
 from comicgen.errors import CandidateError
@@ -23,7 +24,7 @@ PATIENCE = 20
 
 
 def fresh() -> Reading:
-    return Reading(factor=8, channels=4)
+    return Reading(lambda size: (4, size.height // 8, size.width // 8))
 
 
 def numbered(seed: int) -> Batch:
@@ -123,12 +124,28 @@ def test_noise_belongs_to_the_seed_and_empty_lanes_have_seed_0(sampler: str, dra
     found = fresh().read(own, [])
 
     assert found.noise.shape == (draws, 3, 4, SIZE.height // 8, SIZE.width // 8)
-    assert torch.equal(found.noise, draw_noise([0, 5, 6], fresh().shape(SIZE), draws))
+    assert torch.equal(
+        found.noise, draw_noise([0, 5, 6], (4, SIZE.height // 8, SIZE.width // 8), draws)
+    )
     assert found.images == [None, None, None]
 
 
-def test_latents_are_told_height_first() -> None:
-    assert fresh().shape(Size(192, 128)) == (4, 16, 24)
+def test_latents_are_told_height_first(pocket: Components) -> None:
+    assert pocket.latent_shape(Size(192, 128)) == (4, 16, 24)
+
+
+def test_noise_is_float32_whatever_the_default_is_meanwhile() -> None:
+    """Loading a network in 16 bits changes torch's default for all threads."""
+    own = batch(candidate(shot(), 5))
+    expected = fresh().read(own, []).noise
+    torch.set_default_dtype(torch.float16)
+    try:
+        found = fresh().read(own, []).noise
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The engine that draws: a diffusion model on one device, one batch after the other."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Self, TypeVar
@@ -10,24 +9,19 @@ import torch
 from torch import Tensor
 
 from comicgen.diffusion.attention import choose
-from comicgen.diffusion.conditioning import Conditioning, Lane, empty_lane, stack
-from comicgen.diffusion.control import ControlNets
+from comicgen.diffusion.conditioning import Lane
 from comicgen.diffusion.decode import Decoded, Decoder
-from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.graph_cache import GraphCache
-from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.lora import LoraWeights
 from comicgen.diffusion.memory import Memory
 from comicgen.diffusion.models import PRECISIONS, REFUSALS, Components, load_model
-from comicgen.diffusion.prepared import Prepared
+from comicgen.diffusion.painter import Painter, ahead
 from comicgen.diffusion.reading import Read, Reading
-from comicgen.diffusion.sampling import sample, upload
-from comicgen.diffusion.schedulers import schedule
 from comicgen.diffusion.text import Embedding, TextEncoding
 from comicgen.engine import Drawn, Event, Failed, GraphOptions, Note
 from comicgen.environment import Environment
 from comicgen.errors import CandidateError, DeviceLost, MachineError
-from comicgen.plan import Batch, Bucket, Candidate, GraphKey
+from comicgen.plan import Batch, Candidate
 from comicgen.prompts import load_tokenizers
 from comicgen.storyboard import Model
 
@@ -52,20 +46,27 @@ class DiffusionEngine:
             model.device,
             model.dtype,
         )
-        self._controlnets = ControlNets(model)
         self._decoder = Decoder(model.vae)
-        self._attention = choose(model.unet)
         self._memory = Memory(model.device) if self._stream else None
-        self._graphs = GraphCache(
-            self._stream if options.enabled else None,
-            self._memory,
-            self._attention.name,
-            options.debug,
+        self._attention = choose(model.unet)
+        self._painter = Painter(
+            model,
+            self._text.zeros(),
+            self._attention,
+            GraphCache(
+                self._stream if options.enabled else None,
+                self._memory,
+                self._attention.name,
+                options.debug,
+            ),
         )
         self._precapture = options.precapture
         self._begun = False
-        factor = 2 ** (len(model.vae.config.block_out_channels) - 1)
-        self._reading = Reading(factor, model.unet.config.in_channels)
+        self._reading = Reading(model.latent_shape)
+
+    @property
+    def _graphs(self) -> GraphCache:
+        return self._painter.graphs
 
     @classmethod
     def open(cls, model: Model, environment: Environment, options: GraphOptions = _GRAPHS) -> Self:
@@ -118,33 +119,13 @@ class DiffusionEngine:
             yield Note(f"peak memory {peak:.2f} GiB on {name}")
 
     def _capture_ahead(self, batch: Batch, upcoming: Sequence[Batch]) -> None:
-        """Capture the largest graph of the run, in whose memory all others fit, and the commonest.
-
-        Nothing is drawn for it: a ControlNet that cannot be loaded fails when its batch comes.
-        """
+        """Once a run; what cannot be captured ahead fails when its batch comes."""
         if self._begun or not self._graphs.enabled:
             return
         self._begun = True
-        batches = [batch, *upcoming]
-        uses = Counter(key for each in batches for key in each.keys)
-        ahead = {key for key, _ in uses.most_common(self._precapture)}
-        largest = max(uses, key=_work)
-        if ahead or largest not in batch.keys:
-            ahead.add(largest)
-        models = {b.control.model.digest: b.control.model for b in batches if b.control}
-        for key in sorted(ahead, key=_work, reverse=True):
+        for key, controlnet in ahead(batch, upcoming, self._precapture).items():
             with suppress(CandidateError), self._working():
-                denoiser = self._denoiser(models[key.controlnet] if key.controlnet else None)
-                prepared = denoiser.prepare(self._conditioning(key.bucket, []))
-                self._graphs.capture(self._task(key, denoiser, prepared))
-
-    def _task(self, key: GraphKey, denoiser: Denoiser, prepared: Prepared) -> Task:
-        shape = key.bucket.batch, *self._reading.shape(key.bucket.size)
-        return Task(key, denoiser, prepared.named(), torch.empty(shape, device=self._device))
-
-    def _denoiser(self, controlnet: Model | None) -> Denoiser:
-        network = self._controlnets.get(controlnet) if controlnet else None
-        return Denoiser(self._model.unet, network, self._attention)
+                self._painter.capture(key, controlnet)
 
     def _denoise(
         self, batch: Batch, read: Read
@@ -164,7 +145,7 @@ class DiffusionEngine:
         ]
         if not any(lanes):
             return [], failed
-        latents = self._sample(batch, lanes, read.noise)
+        latents = self._painter.paint(batch, lanes, read.noise)
         if self._stream is not None:
             self._stream.synchronize()
         pairs = enumerate(zip(batch.lanes, lanes, strict=True))
@@ -187,33 +168,6 @@ class DiffusionEngine:
 
     def _embed(self, text: str) -> Embedding:
         return self._text.encode(text, self._loras.text_key)
-
-    def _conditioning(self, bucket: Bucket, lanes: Sequence[Lane | None]) -> Conditioning:
-        """Of these lanes and, where there are none, empty ones."""
-        empty = empty_lane(self._text.zeros(), bucket.size, bucket.controls > 0)
-        filled = [lane or empty for lane in lanes] or [empty] * bucket.batch
-        return stack(filled, bucket.size, bucket.guided)
-
-    def _sample(self, batch: Batch, lanes: Sequence[Lane | None], noise: Tensor) -> Tensor:
-        """The latents (B, C, h, w) float32 of all lanes."""
-        plain = self._denoiser(None)
-        denoiser = self._denoiser(batch.control.model) if batch.control else plain
-        inside = denoiser.prepare(self._conditioning(batch.bucket, lanes))
-        tasks = [
-            self._task(key, denoiser, inside)
-            if key.controlnet
-            else self._task(key, plain, inside.without_control())
-            for key in batch.keys
-        ]
-        predict = self._graphs.begin(tasks)
-
-        def model(latents: Tensor, timestep: Tensor, step: int) -> Tensor:
-            closed = batch.control is not None and not batch.control.is_open(step, batch.steps)
-            return predict[closed](latents, timestep)
-
-        scheduler = schedule(batch.sampler, self._model.folder.schedule, batch.steps)
-        assert len(scheduler.timesteps) == batch.steps
-        return sample(model, scheduler, upload(noise, self._device))
 
     def _decode(self, candidate: Candidate, latents: Tensor, share: float) -> Event:
         started = time.perf_counter()
@@ -270,13 +224,6 @@ class DiffusionEngine:
                     "again, and restart the machine if it stays so"
                 )
         return CandidateError(what)
-
-
-def _work(key: GraphKey) -> int:
-    """How much one replay computes, and so about how much memory it takes."""
-    bucket = key.bucket
-    area = bucket.size.width * bucket.size.height
-    return bucket.batch * area * bucket.chunks * (1 + bucket.guided) * (1 + bucket.controls)
 
 
 def _first_line(error: Exception) -> str:

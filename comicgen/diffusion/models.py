@@ -16,6 +16,7 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from comicgen.diffusion.lean import lean
 from comicgen.errors import InputError
+from comicgen.sizes import Size
 from comicgen.weights import ModelFolder, Weights, read_controlnet, read_model
 from comicgen.weights.folder import read_config
 
@@ -46,6 +47,11 @@ class Components:
     text_encoder_2: Any
     device: torch.device
     dtype: torch.dtype
+
+    def latent_shape(self, size: Size) -> tuple[int, int, int]:
+        """(C, h, w) of the latents of a picture."""
+        factor = 2 ** (len(self.vae.config.block_out_channels) - 1)
+        return self.unet.config.in_channels, size.height // factor, size.width // factor
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Components:

@@ -1,6 +1,6 @@
 """What a batch needs from the disk and the processor, read while the device draws another."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -28,16 +28,10 @@ class Read:
 class Reading:
     """Reads one batch ahead, in a thread beside the one that draws."""
 
-    def __init__(self, factor: int, channels: int) -> None:
-        """Latents have so many channels, and one pixel for `factor` of the picture's."""
-        self._factor = factor
-        self._channels = channels
+    def __init__(self, latent_shape: Callable[[Size], tuple[int, int, int]]) -> None:
+        self._latent_shape = latent_shape
         self._thread = ThreadPoolExecutor(1, "reading")
         self._ahead: tuple[Batch, Future[Read]] | None = None
-
-    def shape(self, size: Size) -> tuple[int, int, int]:
-        """(C, h, w) of a picture's latents."""
-        return self._channels, size.height // self._factor, size.width // self._factor
 
     def read(self, batch: Batch, upcoming: Sequence[Batch]) -> Read:
         """What this batch needs; the next one is begun as soon as this one is there."""
@@ -54,7 +48,7 @@ class Reading:
         draws = 1 + batch.steps if SAMPLERS[batch.sampler].noisy else 1
         seeds = [lane.seed if lane else 0 for lane in batch.lanes]
         images = [_control_image(lane) if lane else None for lane in batch.lanes]
-        return Read(images, draw_noise(seeds, self.shape(batch.bucket.size), draws))
+        return Read(images, draw_noise(seeds, self._latent_shape(batch.bucket.size), draws))
 
 
 def _control_image(candidate: Candidate) -> Tensor | CandidateError | None:
