@@ -40,7 +40,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class GraphLabel:
-    """A captured CUDA graph, told after each batch that replayed it.
+    """A captured CUDA graph, told after its capture and after each batch that replayed it.
 
     `number` counts the captures of a run from 1. `seconds` is what capture and check took,
     `before` and `after` the bytes of GPU memory that torch held around them, `replays` how
@@ -63,7 +63,7 @@ Event = Drawn | Failed | Note | GraphLabel
 class GraphOptions:
     """How an engine uses CUDA graphs: without them it calls the same functions.
 
-    `precapture` is how many of the commonest buckets are captured before anything is drawn.
+    `precapture` is how many graphs are captured before anything is drawn.
     `debug` compares every replay with the function that was captured.
     """
 
@@ -76,7 +76,7 @@ class Engine(Protocol):
     """Draws batches. `upcoming` holds those after this one, and is empty at the last."""
 
     def draw(self, batch: Batch, upcoming: Sequence[Batch]) -> Iterator[Event]:
-        """Yield one `Drawn` or `Failed` for each candidate of the batch, and any `Note`s.
+        """Yield a `Drawn` or a `Failed` for each candidate of the batch, and other events.
 
         Raises:
             DeviceLost: the device does not answer any more.

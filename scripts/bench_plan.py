@@ -58,7 +58,8 @@ def fill(storyboard: Storyboard, planned: Plan) -> None:
         assert isinstance(picture, Drawn)
         for batch in planned.batches:
             for candidate in batch.candidates:
-                outputs.save(Drawn(candidate, picture.image.resize((8, 8)), 1.0), batch)
+                drawn = Drawn(candidate, picture.image.resize((8, 8)), 1.0)
+                outputs.save(drawn, batch, outputs.encode(drawn))
 
 
 def main() -> None:

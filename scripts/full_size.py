@@ -151,9 +151,7 @@ def controlnet(unet: Any, seed: int = 1) -> Any:
     network = ControlNetModel.from_unet(unet, load_weights_from_unet=True)
     network.eval().requires_grad_(False).to(unet.device, unet.dtype)
     for name, parameter in network.named_parameters():
-        if name.startswith(
-            ("controlnet_down", "controlnet_mid", "controlnet_cond_embedding.conv_out")
-        ):
+        if name.startswith(_SILENT):
             fan_in = parameter[0].numel()
             noise = torch.randn(parameter.shape, device=unet.device) / fan_in**0.5
             parameter.copy_(noise if parameter.ndim > 1 else noise * 0)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,7 @@ from comicgen.engine import GraphLabel, Note
 from comicgen.plan import Bucket, GraphKey
 from comicgen.sizes import Size
 
-STREAM: Any = object()
+STREAM: Any = SimpleNamespace(synchronize=lambda: None)
 """Stands for a CUDA stream."""
 
 

@@ -149,7 +149,7 @@ def test_plan_refuses_another_batch_as_render_does(comicgen: Comicgen) -> None:
 def test_the_help_names_the_buckets(comicgen: Comicgen) -> None:
     words = comicgen("render", "--help").out.replace("│", " ").split()
 
-    assert "1, 2, 4, 8 or 16" in " ".join(words)
+    assert "1, 2, 4, 8, 16" in " ".join(words)
 
 
 def test_plan_counts_captures_where_graphs_are(comicgen: Comicgen, gpu: list[GraphOptions]) -> None:

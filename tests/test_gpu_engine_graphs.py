@@ -1,5 +1,6 @@
 """On a GPU the engine draws the same bits with graphs and without, and tells of its graphs."""
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_every_sampler_in_every_size_and_batch(
 
     assert_equal(images(replaying, batches), images(eager, batches))
     assert_equal(images(replaying, batches[::-1]), images(eager, batches[::-1]))
-    assert len(replaying._graphs.keys) == 5 * (1 + controlled)
+    assert len(replaying._painter.graphs.keys) == 5 * (1 + controlled)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 5.0])
@@ -100,7 +101,7 @@ def test_three_in_a_bucket_of_four(
 
     assert len(images(replaying, [padded])) == 3
     assert_equal(images(replaying, [padded]), images(eager, [padded]))
-    assert replaying._graphs.keys[0].bucket.guided is (guidance > 1)
+    assert replaying._painter.graphs.keys[0].bucket.guided is (guidance > 1)
 
 
 def test_whatever_a_panel_changes_is_seen_by_the_graph_of_another(
@@ -128,13 +129,13 @@ def test_whatever_a_panel_changes_is_seen_by_the_graph_of_another(
     assert_equal(drawn, images(eager, batches))
     assert_equal(drawn[:1], drawn[-2:-1])
     assert all(difference(drawn[0], each).mean > 0.5 for each in drawn[1:-2] + drawn[-1:])
-    assert len(replaying._graphs.keys) == 2
+    assert len(replaying._painter.graphs.keys) == 2
 
 
 def lora_panels(folder: Path, half: Components) -> tuple[Panel, Panel, Panel]:
     first = write_peft(folder / "a.safetensors", half.folder, Recipe(alpha=2.0, strength=1.0))
     other = write_peft(folder / "b.safetensors", half.folder, Recipe(strength=1.0, seed=1))
-    plain = shot(steps=3)
+    plain = shot()
     return (
         plain,
         replace(plain, loras=(lora_at(first, 0.8),)),
@@ -156,7 +157,7 @@ def test_lora_sets_are_switched_under_live_graphs(
         assert_equal(again, images(eager, [each]))
     assert difference(drawn["a"][0], drawn["b"][0]).mean > 1
     assert difference(drawn["a"][0], drawn["p"][0]).mean > 1
-    assert len(replaying._graphs.keys) == 1
+    assert len(replaying._painter.graphs.keys) == 1
 
 
 def test_a_lora_that_cannot_be_read_leaves_the_graph_with_pristine_weights(
@@ -169,6 +170,7 @@ def test_a_lora_that_cannot_be_read_leaves_the_graph_with_pristine_weights(
 
     assert len(results.failed) == 1
     assert_equal(images(replaying, [batch(candidate(plain))]), before)
+    assert len(replaying._painter.graphs.keys) == 1
     assert_equal(images(eager, [batch(candidate(plain))]), before)
 
 
@@ -194,14 +196,23 @@ def test_two_hundred_switches_leave_every_bit_and_every_place(
     assert not all(torch.equal(*pair) for pair in zip(first, base, strict=True))
 
 
+@pytest.mark.parametrize("controlled", [False, True])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_loop_of_replays_never_waits(
-    sampler: str, replaying: DiffusionEngine, monkeypatch: pytest.MonkeyPatch
+    sampler: str,
+    controlled: bool,
+    replaying: DiffusionEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    controlnet: Model,
+    tmp_path: Path,
 ) -> None:
-    import comicgen.diffusion.engine as module
+    """With control for a part of the steps, two graphs take turns."""
+    import comicgen.diffusion.painter as module
 
-    four = batch(*lanes(4, sampler=sampler))
+    hint = control(controlnet, write_map(tmp_path / "map.png")) if controlled else None
+    four = batch(*lanes(4, sampler=sampler, steps=12, control=hint))
     first = images(replaying, [four])
+    assert len(replaying._painter.graphs.keys) == 1 + controlled
     loop = module.sample
 
     def strict(*arguments: Any) -> torch.Tensor:
@@ -234,12 +245,12 @@ def test_labels_count_replays_and_tell_memory_and_seconds(replaying: DiffusionEn
 def test_the_largest_graph_is_captured_first_and_the_commonest_when_asked(
     half: Components,
 ) -> None:
-    engine = DiffusionEngine(half, GraphOptions(precapture=1))
+    engine = DiffusionEngine(half, GraphOptions(precapture=2))
     batches = [batch(*lanes(1)), batch(*lanes(8)), batch(*lanes(2)), batch(*lanes(2))]
     next(iter(engine.draw(batches[0], batches[1:])))
 
-    assert [key.bucket.batch for key in engine._graphs.keys] == [8, 2, 1]
-    assert [key.bucket.batch for key in draw_first(half)._graphs.keys] == [8, 1]
+    assert [key.bucket.batch for key in engine._painter.graphs.keys] == [8, 2, 1]
+    assert [key.bucket.batch for key in draw_first(half)._painter.graphs.keys] == [8, 1]
 
 
 def draw_first(model: Components) -> DiffusionEngine:
@@ -262,7 +273,8 @@ def test_debugging_compares_every_replay(half: Components, eager: DiffusionEngin
 
 def test_three_hundred_pictures_leave_memory_flat(replaying: DiffusionEngine) -> None:
     batches = [batch(*lanes(count, size=size, steps=2)) for size in SIZES for count in (8, 4, 2, 1)]
-    images(replaying, batches)
+    images(replaying, batches * 2)  # the second time round the last of them is captured
+    assert len(replaying._painter.graphs.keys) == len(batches)
     memory = replaying._memory
     assert memory
     before, drawn = memory.held, 0
@@ -270,6 +282,20 @@ def test_three_hundred_pictures_leave_memory_flat(replaying: DiffusionEngine) ->
         drawn += len(images(replaying, batches))
 
     assert memory.held == before
+
+
+def test_an_engine_that_is_gone_leaves_no_memory_behind() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    engine = DiffusionEngine(load(), GraphOptions())
+    images(engine, [batch(*lanes(4))])
+    assert len(engine._painter.graphs.keys) == 1
+    assert torch.cuda.memory_allocated() > before
+    del engine
+    gc.collect()
+
+    assert torch.cuda.memory_allocated() <= before + 64 * 2**20  # workspaces of libraries stay
 
 
 def test_memory_that_graphs_hold_is_given_to_a_picture_that_needs_it(
@@ -290,5 +316,5 @@ def test_memory_that_graphs_hold_is_given_to_a_picture_that_needs_it(
         torch.cuda.set_per_process_memory_fraction(1.0)
 
     assert_equal([*before, *drawn], expected)
-    assert large.keys[0] not in replaying._graphs.keys
+    assert large.keys[0] not in replaying._painter.graphs.keys
     assert_equal(images(replaying, [large]), before)

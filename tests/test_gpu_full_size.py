@@ -11,7 +11,9 @@ import full_size
 import pytest
 import torch
 from beside_diffusers import Job, Networks, compare, influence, weak
+from replays import Desk
 
+from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.models import Components, load_controlnet
 from comicgen.sizes import Size
 from comicgen.storyboard import Model
@@ -63,6 +65,17 @@ def test_full_size_is_drawn_as_diffusers_draws_it(half: Networks, wide: Networks
     assert agreement.branches.max() < 5e-3
     assert (agreement.ours_from_theirs <= agreement.theirs_from_wide).all()
     assert (agreement.ours_from_wide <= agreement.theirs_from_wide).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lanes", [1, 4, 8])
+def test_lean_modules_keep_the_bits(lanes: int, half: Networks) -> None:
+    plain, leaner = Denoiser(half.unet, half.controlnet), half.denoiser()
+    desk = Desk.beside(half.unet, half.controlnet)
+    task = desk.task(Size(1024, 1024), lanes, True)
+    inputs = task.inputs(task.latents, desk.timestep(task, 500.0))
+
+    assert torch.equal(leaner.call(inputs), plain.call(inputs))
 
 
 @pytest.mark.gpu

@@ -1,5 +1,6 @@
-"""On a GPU, with several pictures side by side, a resumed night ends with the same bits."""
+"""On a GPU the demo draws through graphs by itself, and a resumed night ends with the same bits."""
 
+import json
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from comicgen.cli import main
+from comicgen.plan import Memory, plan
+from comicgen.storyboard import load
 
 pytestmark = pytest.mark.gpu
 
@@ -22,6 +25,19 @@ def render(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, str]:
     assert not ended.value.code
     pictures = folder.glob("p*/*.png")
     return {picture.name: sha256(picture.read_bytes()).hexdigest() for picture in pictures}
+
+
+def test_the_demo_draws_through_graphs_by_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All graphs that its plan counts; only the first three calls of each are eager."""
+    render(monkeypatch, tmp_path)
+    [run] = json.loads((tmp_path / "manifest.json").read_text("utf-8"))["runs"]
+    planned = plan(load(STORY), Memory(), batch=8)
+
+    assert len(run["graphs"]) == planned.captures > 1
+    assert all(graph["replays"] > 0 for graph in run["graphs"])
+    assert not any("without a graph" in note for note in run["notes"])
 
 
 def test_pictures_drawn_again_beside_empty_lanes_have_the_same_bits(

@@ -28,7 +28,7 @@ def test_pictures_of_the_second_gpu_are_the_firsts(controlnet: Model, tmp_path: 
     for device in ("cuda:0", "cuda:1"):
         engine = DiffusionEngine.open(model, current(device, "fp16"), GraphOptions())
         drawn.append(draw(engine, *four).images)
-        assert len(engine._graphs.keys) == 2
+        assert len(engine._painter.graphs.keys) == 2
         assert {weight.device for weight in engine._model.unet.parameters()} == {
             torch.device(device)
         }

@@ -1,6 +1,7 @@
 """The check of a graph finds every way in which it is not the function that was captured."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,14 +18,21 @@ from comicgen.diffusion.prepared import Named, invented
 Record = Callable[[Function, Named, Any, Any], Recording]
 
 
-def checked(own: Task, recorded: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Capture as the cache does, on inputs other than those of the check, and check."""
+def checked(
+    own: Task, recorded: Record, monkeypatch: pytest.MonkeyPatch, values: Named | None = None
+) -> int:
+    """Capture as the cache does, on inputs other than those of the check, and check.
+
+    The number of replays that it took; `values` stand for those of a batch.
+    """
     monkeypatch.setattr(graph, "record", recorded)
-    values, others = (invented(inputs(own), seed) for seed in (1, 2))
+    values = values or invented(inputs(own), seed=1)
+    others = invented(inputs(own), seed=2)
     made = Graph(str(own.key), Buffers(), values)
     made.load(others)
     made.capture(own.network.call, object(), STREAM)
     check(made, own.network.call, values, others, own.network.call(values))
+    return made.replays
 
 
 def honest(function: Function, inputs: Named, pool: Any, stream: Any) -> Recording:
@@ -86,17 +94,17 @@ def test_an_input_that_is_remembered_from_the_call_before_is_named(
 def test_an_input_that_the_network_ignores_is_none_of_the_graphs_faults(
     lanes: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = Toy(deaf=(name,))
-    checked(task(bucket(lanes, control=True), network), honest, monkeypatch)
+    own = task(bucket(lanes, control=True), Toy(deaf=(name,)))
 
-    assert network.deaf == (name,)
+    assert checked(own, honest, monkeypatch) > checked(
+        replace(own, network=Toy()), honest, monkeypatch
+    )
 
 
 def test_a_controlnet_that_does_nothing_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Toy(deaf=("control_hint", "control_weight"))
-    checked(task(bucket(2, control=True), network), deaf_to("control_hint"), monkeypatch)
+    own = task(bucket(2, control=True), Toy(deaf=("control_hint", "control_weight")))
 
-    assert network.seen
+    assert checked(own, deaf_to("control_hint"), monkeypatch) > 0
 
 
 @LANES
@@ -126,10 +134,42 @@ def test_not_a_number_in_the_replay_alone_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_not_a_number_in_both_is_equal(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Toy(weight=torch.full((1,), float("nan")))
-    checked(task(bucket(2), network), honest, monkeypatch)
+    own = task(bucket(2), Toy(weight=torch.full((1,), float("nan"))))
 
-    assert network.weight.isnan().all()
+    assert checked(own, honest, monkeypatch) > 0
+
+
+@LANES
+@pytest.mark.parametrize("name", ["guidance", "control_hint"])
+def test_an_input_that_is_inert_in_a_batch_is_heard_in_what_is_invented(
+    name: str, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in empty lanes, whose prompt is their negative and whose control weighs nothing."""
+    own = task(bucket(lanes, control=True), Product())
+    values = invented(inputs(own), seed=1)
+    half = len(values["hidden"]) // 2
+    values["hidden"][half:] = values["hidden"][:half]
+    values["control_weight"].zero_()
+
+    def recorded(function: Function, inputs: Named, pool: Any, stream: Any) -> Recording:
+        return again(function, {**inputs, name: values[name]})
+
+    assert checked(own, honest, monkeypatch, values) > 0
+    with pytest.raises(ReplayError, match=f"does not read {name}$"):
+        checked(own, recorded, monkeypatch, values)
+
+
+class Product(Toy):
+    """Guidance weighs the difference of two branches, and the control weight the hint."""
+
+    def call(self, inputs: Named) -> Tensor:
+        size = inputs["latents"].shape
+        rows = inputs["hidden"].float().mean((1, 2)) + inputs["pooled"].float().mean(1)
+        rows = rows + inputs["time_ids"].mean(1)
+        rows = rows + (inputs["control_hint"].mean((1, 2, 3)) * inputs["control_weight"].flatten())
+        negative, prompt = rows.chunk(2)
+        lanes = negative + inputs["guidance"].flatten() * (prompt - negative) + inputs["timestep"]
+        return inputs["latents"] + lanes.view(-1, 1, 1, 1).expand(size)
 
 
 def noise(*shape: int) -> Tensor:

@@ -174,7 +174,7 @@ def test_room_is_spared_for_what_decoding_took(gpu: Gpu) -> None:
     engine._memory, gpu.call = memory, 123
     list(engine.draw(own, [own]))
 
-    assert engine._graphs.spare == 123
+    assert engine._painter.graphs.spare == 123
 
 
 def test_the_largest_graph_of_the_run_is_captured_first(gpu: Gpu) -> None:
@@ -182,7 +182,7 @@ def test_the_largest_graph_of_the_run_is_captured_first(gpu: Gpu) -> None:
     small, large = batch(candidate(quick())), batch(candidate(quick(size=LOW)), None)
     list(engine.draw(small, [large]))
 
-    assert engine._graphs.keys == (*large.keys, *small.keys)
+    assert engine._painter.graphs.keys == (*large.keys, *small.keys)
 
 
 def test_the_commonest_graphs_are_captured_ahead_if_that_is_asked(gpu: Gpu) -> None:
@@ -191,7 +191,7 @@ def test_the_commonest_graphs_are_captured_ahead_if_that_is_asked(gpu: Gpu) -> N
     own = [batch(candidate(quick(size=size))) for size in sizes]
     list(engine.draw(own[0], own[1:]))
 
-    assert engine._graphs.keys == (*own[4].keys, *own[1].keys, *own[0].keys)
+    assert engine._painter.graphs.keys == (*own[4].keys, *own[1].keys, *own[0].keys)
 
 
 def test_a_replay_that_fails_within_a_batch_changes_no_picture(gpu: Gpu) -> None:
@@ -232,14 +232,14 @@ def test_where_memory_runs_out_graphs_are_released_and_the_batch_is_tried_again(
     engine, own = recording(gpu), batch(candidate(quick()))
     [expected, _] = drawn(engine, [own, own])
     with monkeypatch.context() as short:
-        clear = engine._graphs.clear
+        clear = engine._painter.graphs.clear
 
         def enough() -> None:
             clear()
             short.undo()
 
         short.setattr(engine._loras, "set", out_of_memory)
-        short.setattr(engine._graphs, "clear", enough)
+        short.setattr(engine._painter.graphs, "clear", enough)
         [events] = drawn(engine, [own])
 
     assert_same_bits(events, expected)

@@ -11,7 +11,7 @@ import torch
 from recordings import STREAM, WIDE, Gpu, bucket, inputs, outside, task
 from torch import Tensor
 
-from comicgen.diffusion.graph import Buffers, Graph, record
+from comicgen.diffusion.graph import Buffers, Graph, StaleInputError, record
 from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.prepared import Named
 
@@ -85,7 +85,7 @@ def test_a_step_input_is_stale_after_a_replay(name: str) -> None:
     made.replay()
     made.load({each: values[each] for each in {"latents", "timestep"} - {name}})
 
-    with pytest.raises(AssertionError, match=f"1 x 64x64: {name} not loaded"):
+    with pytest.raises(StaleInputError, match=f"1 x 64x64: {name} not loaded"):
         made.replay()
 
 
@@ -94,10 +94,10 @@ def test_every_input_is_stale_when_a_batch_begins(name: str) -> None:
     own, buffers = task(bucket(control=True)), Buffers()
     made, values = captured(own, buffers), inputs(own)
     made.load(values)
-    buffers.forget()
+    made.forget()
     made.load({each: values[each] for each in values if each != name})
 
-    with pytest.raises(AssertionError, match=f"control lineart: {name} not loaded"):
+    with pytest.raises(StaleInputError, match=f"control lineart: {name} not loaded"):
         made.replay()
 
 
@@ -110,7 +110,7 @@ def test_what_another_graph_has_overwritten_is_stale() -> None:
     other.replay()
     one.load({name: inputs(large)[name] for name in ("latents", "timestep")})
 
-    with pytest.raises(AssertionError, match="2 x 64x64: hidden, pooled, time_ids, guidance not"):
+    with pytest.raises(StaleInputError, match="2 x 64x64: hidden, pooled, time_ids, guidance not"):
         one.replay()
 
 

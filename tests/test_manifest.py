@@ -19,13 +19,17 @@ from sketch_run import (
 )
 
 from comicgen.engine import Drawn, Failed, GraphLabel, Note
-from comicgen.outputs import folder_for, manifest_schema
+from comicgen.outputs import Outputs, folder_for, manifest_schema
 from comicgen.sketch import sketch
 
 WITHIN = GraphLabel(2, "1 x 48x32, control", 1.5, 2**30, 2 * 2**30, 4, "cudnn")
 OUTSIDE = GraphLabel(1, "1 x 48x32", 0.5, 2**29, 2**30, 2, "math")
 
 VALIDATOR = jsonschema.Draft202012Validator(manifest_schema())
+
+
+def save(outputs: Outputs, drawn: Drawn) -> None:
+    outputs.save(drawn, alone(drawn.candidate), outputs.encode(drawn))
 
 
 @pytest.fixture
@@ -36,12 +40,12 @@ def mixed(tmp_path: Path) -> dict[str, Any]:
     draw_until_killed(storyboard, 0, lambda: journal.exists() and b"begun" in journal.read_bytes())
     first, second, third = candidates(storyboard)
     with opened(storyboard) as outputs, outputs.run(3):
-        outputs.save(Drawn(second, sketch(second), 0.5, ("decoded again",)), alone(second))
+        save(outputs, Drawn(second, sketch(second), 0.5, ("decoded again",)))
         outputs.fail(Failed(first, "not a number"))
         outputs.note(Note("the LoRA is for another base"))
         for label in (WITHIN, OUTSIDE, replace(WITHIN, replays=8)):
-            outputs.keep(label, alone(second))
-        outputs.save(Drawn(third, sketch(third), 0.25), alone(third))
+            outputs.keep(label, alone(second), None)
+        save(outputs, Drawn(third, sketch(third), 0.25))
     return manifest(storyboard)
 
 

@@ -16,8 +16,7 @@ from comicgen.cli.say import answer, say
 from comicgen.cli.situation import look
 from comicgen.errors import ComicgenError, CommandError, Complaint, MachineError, StoryboardError
 from comicgen.outputs import manifest_schema
-from comicgen.plan import Kind, Selection
-from comicgen.plan.packing import LADDER
+from comicgen.plan import LADDER, Kind, Selection
 from comicgen.storyboard import load, schema
 from comicgen.weights import describe
 
@@ -65,7 +64,7 @@ Lanes = Annotated[
         "--batch",
         metavar="N",
         callback=_lanes,
-        help="Pictures drawn side by side, 1, 2, 4, 8 or 16; without it 1 on a CPU, else 8.",
+        help="At most so many pictures side by side: 1, 2, 4, 8, 16; else 1 on a CPU, 8 on a GPU.",
     ),
 ]
 Device = Annotated[
@@ -150,7 +149,7 @@ def render(
             "--precapture",
             min=0,
             metavar="N",
-            help="Capture the graphs of the N commonest buckets before drawing.",
+            help="Capture N graphs before drawing: the largest and the commonest.",
         ),
     ] = 0,
     debug_graphs: Annotated[

@@ -13,7 +13,7 @@ from comicgen.diffusion.conditioning import Lane
 from comicgen.diffusion.decode import Decoded, Decoder
 from comicgen.diffusion.graph_cache import GraphCache
 from comicgen.diffusion.lora import LoraWeights
-from comicgen.diffusion.memory import Memory
+from comicgen.diffusion.memory import Memory, is_out_of_memory
 from comicgen.diffusion.models import PRECISIONS, REFUSALS, Components, load_model
 from comicgen.diffusion.painter import Painter, ahead
 from comicgen.diffusion.reading import Read, Reading
@@ -64,10 +64,6 @@ class DiffusionEngine:
         self._begun = False
         self._reading = Reading(model.latent_shape)
 
-    @property
-    def _graphs(self) -> GraphCache:
-        return self._painter.graphs
-
     @classmethod
     def open(cls, model: Model, environment: Environment, options: GraphOptions = _GRAPHS) -> Self:
         """Load a model onto the device, and in the precision, of an environment.
@@ -101,26 +97,26 @@ class DiffusionEngine:
             DeviceLost: the device does not answer any more.
         """
         self._capture_ahead(batch, upcoming)
-        started, captured = time.perf_counter(), self._graphs.seconds
+        started, captured = time.perf_counter(), self._painter.graphs.seconds
         try:
             with self._working():
                 read = self._reading.read(batch, upcoming)
                 latents, failed = self._roomy(lambda: self._denoise(batch, read))
         except CandidateError as error:
             latents, failed = [], [Failed(each, str(error)) for each in batch.candidates]
-        took = time.perf_counter() - started - (self._graphs.seconds - captured)
+        took = time.perf_counter() - started - (self._painter.graphs.seconds - captured)
         yield from failed
         for candidate, own in latents:
             yield self._decode(candidate, own, took / len(batch.lanes))
-        yield from self._graphs.tell()
+        yield from self._painter.graphs.tell()
         if self._memory and not upcoming:
             peak, name = self._memory.peak / 2**30, torch.cuda.get_device_name(self._device)
             yield Note(f"attention by {self._attention.name} kernels")
             yield Note(f"peak memory {peak:.2f} GiB on {name}")
 
     def _capture_ahead(self, batch: Batch, upcoming: Sequence[Batch]) -> None:
-        """Once a run; what cannot be captured ahead fails when its batch comes."""
-        if self._begun or not self._graphs.enabled:
+        """Once a run; what cannot be loaded ahead fails when its batch comes."""
+        if self._begun or not self._painter.graphs.enabled:
             return
         self._begun = True
         for key, controlnet in ahead(batch, upcoming, self._precapture).items():
@@ -184,14 +180,17 @@ class DiffusionEngine:
             return self._decoder.decode(latents)
         with self._memory.measured() as taken:
             decoded = self._decoder.decode(latents)
-        self._graphs.spare = max(self._graphs.spare, taken.bytes)
+        self._painter.graphs.spare = max(self._painter.graphs.spare, taken.bytes)
         return decoded
 
     def _roomy(self, work: Callable[[], _Result]) -> _Result:
         """The work's result; where memory runs out, tried again in the room that graphs held."""
-        with suppress(torch.OutOfMemoryError):
+        try:
             return work()
-        self._graphs.clear()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        self._painter.graphs.clear()
         return work()
 
     @contextmanager

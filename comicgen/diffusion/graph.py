@@ -1,7 +1,7 @@
 """One CUDA graph: a function of named tensors, captured once and replayed.
 
 Its inputs lie in buffers that all graphs of a cache share, since only one batch is drawn at a
-time: a buffer is as large as its largest user needs, and says what it holds.
+time: a buffer is as large as the largest needed until then, and says what it holds.
 """
 
 import gc
@@ -23,6 +23,10 @@ EVERY_STEP = ("latents", "timestep")
 """Inputs that a step changes; all others stay the same over a batch."""
 
 
+class StaleInputError(AssertionError):
+    """A graph would replay what was loaded for something else: a mistake of who calls it."""
+
+
 @dataclass(slots=True)
 class Buffer:
     """Memory for one named input; `holds` is the shape that is fresh in it, None if none is."""
@@ -36,7 +40,6 @@ class Buffers:
 
     def __init__(self) -> None:
         self._newest: dict[str, Buffer] = {}
-        self._all: list[Buffer] = []
 
     def take(self, name: str, like: Tensor) -> tuple[Buffer, Tensor]:
         """A buffer that can hold a tensor like this one, and the view of it that does.
@@ -48,13 +51,7 @@ class Buffers:
         if buffer is None or not fits or buffer.storage.dtype != like.dtype:
             storage = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
             buffer = self._newest[name] = Buffer(storage)
-            self._all.append(buffer)
         return buffer, buffer.storage[: like.numel()].view(like.shape)
-
-    def forget(self) -> None:
-        """A batch begins: nothing that is in them counts any more."""
-        for buffer in self._all:
-            buffer.holds = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +126,27 @@ class Graph:
             own.copy_(value, non_blocking=True)
             self._buffers[name].holds = own.shape
 
+    def call(self, inputs: Named) -> Tensor:
+        """The function of these inputs, by loading and replaying."""
+        self.load(inputs)
+        return self.replay()
+
+    def forget(self) -> None:
+        """A batch begins: nothing that was loaded counts any more."""
+        for buffer in self._buffers.values():
+            buffer.holds = None
+
     def replay(self) -> Tensor:
         """The function of what was loaded: a tensor of its own, which no later replay changes.
 
-        Every input must be fresh: latents and timestep since the last replay, the others since
-        the batch began.
+        Raises:
+            StaleInputError: an input is not fresh: latents and timestep since the last replay,
+                the others since the batch began.
         """
         assert self._recording is not None
         stale = [name for name, own in self.inputs.items() if not self._is_fresh(name, own)]
-        assert not stale, f"{self.key}: {', '.join(stale)} not loaded before the replay"
+        if stale:
+            raise StaleInputError(f"{self.key}: {', '.join(stale)} not loaded before the replay")
         self._recording.replay()
         self.replays += 1
         for name in EVERY_STEP:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -14,7 +13,7 @@ from torch import Tensor
 from comicgen.diffusion.graph import EVERY_STEP, Buffers, Function, Graph
 from comicgen.diffusion.graph_check import check, compare
 from comicgen.diffusion.graph_task import Network, Predict, Task
-from comicgen.diffusion.memory import Memory
+from comicgen.diffusion.memory import Memory, is_out_of_memory
 from comicgen.diffusion.models import REFUSALS
 from comicgen.diffusion.prepared import Named, invented
 from comicgen.engine import GraphLabel, Note
@@ -39,6 +38,14 @@ class _Example:
     needed: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a graph could not be captured, and whether that was for want of memory."""
+
+    reason: str
+    short: bool
+
+
 @dataclass(slots=True)
 class _Captured:
     """A graph, what its label says of it, and where the weights lay that it reads."""
@@ -49,7 +56,7 @@ class _Captured:
     seconds: float
     before: int
     after: int
-    told: int = 0
+    told: int = -1
 
 
 @dataclass(slots=True)
@@ -138,7 +145,8 @@ class GraphCache:
 
     def _load(self) -> None:
         """Make what the running batch does not change fresh in all its graphs."""
-        self._buffers.forget()
+        for each in self._captured.values():
+            each.graph.forget()
         for task in self._tasks:
             if captured := self._captured.get(task.key):
                 captured.graph.load(task.settings)
@@ -148,10 +156,10 @@ class GraphCache:
         if captured := self._captured.get(task.key):
             try:
                 return self._replay(captured.graph, task, inputs)
-            except torch.OutOfMemoryError:
-                raise
             except RuntimeError as error:
-                self._refuse(task.key, "replayed", error)
+                if is_out_of_memory(error):
+                    raise
+                self._refuse(task.key, "replayed", str(error).partition("\n")[0])
         if self._is_wanted(task.key):
             return self._warm_up(task, inputs)
         return task.network.call(inputs)
@@ -170,6 +178,8 @@ class GraphCache:
             result = task.network.call(inputs)
         self._warm_ups[task.key] += 1
         if self._warm_ups[task.key] >= WARM_UPS:
+            assert self._stream
+            self._stream.synchronize()  # or capturing would seem to take what the calls still take
             started = perf_counter()
             self._capture(_Example(task, inputs, result, int(taken.bytes * HEADROOM)))
             self._load()
@@ -180,25 +190,32 @@ class GraphCache:
         """Capture, in the memory of the other graphs if need be, but not of the running batch's."""
         key = example.task.key
         mates = {task.key for task in self._tasks} - {key}
+        refusal = self._attempt(example)
+        if refusal and refusal.short and self._captured and mates.isdisjoint(self._captured):
+            self._release()
+            refusal = self._attempt(example)
+        if refusal:
+            self._refuse(key, "captured", refusal.reason)
+
+    def _attempt(self, example: _Example) -> _Refusal | None:
+        """Why there is no graph, without the error, whose traceback would hold its memory."""
         try:
-            if self._captured and mates.isdisjoint(self._captured):
-                with suppress(torch.OutOfMemoryError):
-                    self._captured[key] = self._try_capture(example)
-                    return
-                self._release()
-            self._captured[key] = self._try_capture(example)
+            self._captured[example.task.key] = self._try_capture(example)
         except REFUSALS as error:
-            self._refuse(key, "captured", error)
+            return _Refusal(str(error).partition("\n")[0], is_out_of_memory(error))
+        return None
 
     def _try_capture(self, example: _Example) -> _Captured:
         assert self._memory
         network, started = example.task.network, perf_counter()
         pool = self._pool or _Pool()
         self._check_room(example.needed, pool)
-        before = self._memory.held
-        graph = self._checked(example, pool)
-        after = self._memory.held
-        pool.bytes += after - before
+        before = after = self._memory.held
+        try:
+            graph = self._checked(example, pool)
+        finally:
+            after = self._memory.held
+            pool.bytes += after - before
         self._captures += 1
         seconds = perf_counter() - started
         return _Captured(graph, self._captures, _places(network), seconds, before, after)
@@ -222,11 +239,15 @@ class GraphCache:
         self._pool = pool
 
     def _check_room(self, needed: int, pool: _Pool) -> None:
-        """A graph needs what a call needs, and has what the graphs of the pool took before it."""
+        """A graph needs what a call needs, and has what the graphs of the pool took before it.
+
+        Releasing those would give it nothing; the graphs of an abandoned pool it would.
+        """
         assert self._memory
         room = self._memory.free - self.spare + pool.bytes
         if needed > room:
-            raise NoRoomError(f"{needed / 2**30:.1f} GiB needed, {room / 2**30:.1f} free")
+            reason = f"{needed / 2**30:.1f} GiB needed, {room / 2**30:.1f} free"
+            raise NoRoomError(reason) if pool.bytes else torch.OutOfMemoryError(reason)
 
     def _check_weights(self, task: Task) -> None:
         """A graph whose weights have moved would read what lies there now."""
@@ -234,9 +255,8 @@ class GraphCache:
         if captured and captured.weights != _places(task.network):
             self.clear()
 
-    def _refuse(self, key: GraphKey, what: str, error: Exception) -> None:
+    def _refuse(self, key: GraphKey, what: str, reason: str) -> None:
         """From now on this bucket is drawn eagerly."""
-        reason = str(error).partition("\n")[0]
         self._untold.append(Note(f"{key}: drawn without a graph, it cannot be {what} ({reason})"))
         self._refused.add(key)
         if failed := self._captured.pop(key, None):

@@ -37,13 +37,13 @@ class LoraWeights:
             for name, parameter in module.named_parameters()
         }
         self._pristine: dict[_Home, Tensor] = {}
-        self._active: tuple[Lora, ...] = ()
+        self._active: tuple[Lora, ...] | None = ()  # None while it is not known
         self._text_key = ""
 
     @property
     def active(self) -> tuple[Lora, ...]:
         """The set that the weights hold now, in canonical order."""
-        return self._active
+        return self._active or ()
 
     @property
     def text_key(self) -> str:
@@ -61,7 +61,7 @@ class LoraWeights:
                 pristine then.
         """
         wanted = in_order(loras)
-        if [_identity(lora) for lora in wanted] == [_identity(lora) for lora in self._active]:
+        if self._active is not None and _identities(wanted) == _identities(self._active):
             return
         self._restore()
         try:
@@ -87,6 +87,7 @@ class LoraWeights:
 
     @torch.no_grad()
     def _restore(self) -> None:
+        self._active = None
         for home, pristine in self._pristine.items():
             self._weights[home].copy_(pristine)
         self._active = ()
@@ -181,5 +182,5 @@ def _read(lora: Lora, model: ModelFolder, files: ExitStack) -> Iterator[_Change]
         yield _Change(lora, layer, tensors)
 
 
-def _identity(lora: Lora) -> tuple[str, float]:
-    return lora.digest, lora.weight
+def _identities(loras: Sequence[Lora]) -> list[tuple[str, float]]:
+    return [(lora.digest, lora.weight) for lora in loras]

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 import torch
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU's memory ran out, in torch's allocator or in the driver beside it."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+
+
 @dataclass(slots=True)
 class Taken:
     """Bytes that a piece of work held at its height beyond what was held before."""

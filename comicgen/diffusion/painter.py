@@ -84,18 +84,18 @@ class Painter:
         return stack([lane or empty for lane in lanes], bucket.size, bucket.guided)
 
 
-def ahead(batch: Batch, upcoming: Sequence[Batch], commonest: int) -> dict[GraphKey, Model | None]:
+def ahead(batch: Batch, upcoming: Sequence[Batch], count: int) -> dict[GraphKey, Model | None]:
     """What to capture before the first batch of a run, in order, with its ControlNet.
 
-    The largest graph, in whose memory all others fit, unless the first batch brings it anyway;
-    and so many of the commonest.
+    So many graphs: the largest, in whose memory all others fit, and the commonest. The largest
+    alone where none is asked for, unless the first batch brings it anyway.
     """
     batches = [batch, *upcoming]
     uses = Counter(key for each in batches for key in each.keys)
-    chosen = {key for key, _ in uses.most_common(commonest)}
     largest = max(uses, key=_work)
-    if chosen or largest not in batch.keys:
-        chosen.add(largest)
+    chosen = {largest} if count or largest not in batch.keys else set()
+    others = [key for key, _ in uses.most_common() if key != largest]
+    chosen.update(others[: max(count - 1, 0)])
     models = {each.control.model.digest: each.control.model for each in batches if each.control}
     ordered = sorted(chosen, key=_work, reverse=True)
     return {key: models[key.controlnet] if key.controlnet else None for key in ordered}

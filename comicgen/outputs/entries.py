@@ -90,10 +90,11 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A captured CUDA graph after a batch that replayed it; the last line of a number counts.
+    """A captured CUDA graph, and how often it was replayed; the last line of a number counts.
 
-    `number` counts the captures of a run from 1. `seconds` is what capturing took, `before` and
-    `after` bytes of GPU memory around it, `replays` all until now, `attention` its kernels.
+    `number` counts the captures of a run from 1. `seconds` is what capture and check took,
+    `before` and `after` bytes of GPU memory around it, `replays` all until now, `attention` its
+    kernels.
     """
 
     number: int

@@ -187,8 +187,8 @@ def _graph_schema() -> dict[str, Any]:
     return _object(
         {
             "number": {"type": "integer", "minimum": 1, "description": "of the captures of a run"},
-            "bucket": {**_TEXT, "description": "the shapes that it serves"},
-            "seconds": {**_SECONDS, "description": "what warm-up, capture and check took"},
+            "bucket": {**_TEXT, "description": "the bucket that it serves, with its ControlNet"},
+            "seconds": {**_SECONDS, "description": "what capture and check took"},
             "before": {**_COUNT, "description": f"{held} before the capture"},
             "after": {**_COUNT, "description": f"{held} after the capture"},
             "replays": {**_COUNT, "description": "how often it was replayed in the run"},

@@ -118,10 +118,11 @@ class Outputs:
         """The PNG of a picture. Nothing is written."""
         return encode_png(drawn.image, drawn.candidate, self._storyboard.model)
 
-    def keep(self, event: Event, batch: Batch, png: bytes | None = None) -> None:
-        """Save, or write down, what the engine says of a batch."""
+    def keep(self, event: Event, batch: Batch, png: bytes | None) -> None:
+        """Save, or write down, what the engine says of a batch; `png` is what `encode` made."""
         match event:
             case Drawn():
+                assert png is not None
                 self.save(event, batch, png)
             case Failed():
                 self.fail(event)
@@ -130,23 +131,19 @@ class Outputs:
             case GraphLabel():
                 self.label(event)
 
-    def save(self, drawn: Drawn, batch: Batch, png: bytes | None = None) -> None:
-        """Put a picture in its place, another that was there into the history, then its line.
-
-        `png` is what `encode` made of the picture; without it, it is encoded now.
-        """
+    def save(self, drawn: Drawn, batch: Batch, png: bytes) -> None:
+        """Put a picture in its place, another that was there into the history, then its line."""
         candidate = drawn.candidate
         path = self.folder / candidate.file
-        data = self.encode(drawn) if png is None else png
         with disk_errors(self.folder):
             make_folder(path.parent)
-            with replacing(path, data):
-                retire(self.folder, path, data)
+            with replacing(path, png):
+                retire(self.folder, path, png)
             now = path.stat()
         done = Done(
             **self._outcome(candidate),
             file=candidate.file,
-            sha256=sha256(data).hexdigest(),
+            sha256=sha256(png).hexdigest(),
             bytes=now.st_size,
             mtime_ns=now.st_mtime_ns,
             bucket=asdict(batch.bucket),

@@ -13,8 +13,8 @@ batch of 8. Pixels and guidance make batches and first uses dearer by the same f
 left out; so is the ControlNet. Where the device has no graphs, all are `paid` for.
 
 The price of a lane is fixed: from replays of SDXL at 1024x1024 on an H200, guided, which took
-41.6, 76, 146 and 283 ms a step for 1, 2, 4 and 8 lanes; 16 are taken to be a little cheaper
-still. See docs/decisions/0007.
+41.6, 76, 146 and 283 ms a step for 1, 2, 4 and 8 lanes before its modules were made leaner; 16
+are taken to be a little cheaper still. See docs/decisions/0007.
 """
 
 from collections import Counter, defaultdict

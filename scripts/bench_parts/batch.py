@@ -9,7 +9,7 @@ from PIL import Image
 from bench_parts import ours, stories
 from bench_parts.setting import Setting, say
 from bench_parts.theirs import Diffusers, draw
-from bench_parts.timing import in_turn
+from bench_parts.timing import in_turn, judged
 from comicgen.engine import Engine
 
 FLOOR = 1.05
@@ -35,7 +35,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
     ratio = best[THEIRS] / best[OURS]
     say(f"batch    theirs / ours, each at its best, {ratio:.3f}, floor {FLOOR}")
-    return {"counts": counts, "best": best, "ratio": round(ratio, 4), "floor": FLOOR}
+    return {"counts": counts, "best": best, **judged(ratio, FLOOR)}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from bench_parts import ours, stories
 from bench_parts.pictures import difference
 from bench_parts.setting import Setting, say
 from bench_parts.theirs import Diffusers, draw
-from bench_parts.timing import in_turn
+from bench_parts.timing import in_turn, judged
 
 FLOOR = 1.30
 ROUNDS = 7
@@ -32,6 +32,5 @@ def measure(setting: Setting) -> dict[str, Any]:
     return {
         **{name: timing.to_json() for name, timing in timings.items()},
         "difference": round(difference(timings["ours"].last[0], timings["theirs"].last[0]), 3),
-        "ratio": round(ratio, 4),
-        "floor": FLOOR,
+        **judged(ratio, FLOOR),
     }

@@ -11,6 +11,7 @@ from bench_parts.pictures import difference
 from bench_parts.setting import Setting, say
 from bench_parts.their_loop import Loop, try_loras
 from bench_parts.theirs import Diffusers
+from bench_parts.timing import judged
 
 FLOOR = 1.4
 ROUNDS = 1
@@ -45,8 +46,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         "ours": [each.to_json() for each in mine],
         "theirs": [each.to_json() for each in others],
         "difference": round(_difference(setting.folder / "ours-0", setting.folder / "theirs-0"), 3),
-        "ratio": round(ratio, 4),
-        "floor": FLOOR,
+        **judged(ratio, FLOOR),
     }
 
 

@@ -60,6 +60,11 @@ def timed(work: Callable[[], Result], device: torch.device) -> tuple[float, Resu
     return time.perf_counter() - begun, result
 
 
+def judged(ratio: float, floor: float) -> dict[str, Any]:
+    """A ratio of theirs to ours beside the least that it must be."""
+    return {"ratio": round(ratio, 4), "floor": floor, "met": ratio >= floor}
+
+
 def matmul_ceiling(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
     """The rate of one large matrix product of random numbers, the best of ten."""
     edge = 8192 if device.type == "cuda" else 512
