@@ -1,5 +1,6 @@
 """The loop: draw, and have it kept and reported beside the drawing."""
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,14 +63,15 @@ def render(plan: Plan, engine: Engine, outputs: Outputs, report: Report) -> Resu
 
 
 class Interruption:
-    """While it lasts, the first signal waits for `heed`, the next interrupts at once.
+    """While it lasts, the first signal waits for `heed`, and the second interrupts at once.
 
-    Those after that are ignored: the run is ending, and nothing it still writes is torn.
+    The third ends the process, like a kill, for what the run still waits for may never come: a
+    reader that has stalled, a disk that does not answer.
     """
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._asked = False
+        self._heard = 0
 
     def __enter__(self) -> Self:
         heard = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -85,14 +87,15 @@ class Interruption:
 
     def heed(self, finish: Callable[[], object]) -> None:
         """If a signal came, finish what is to be finished and raise KeyboardInterrupt."""
-        if self._asked:
+        if self._heard:
             finish()
             raise KeyboardInterrupt
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
-            for each in self._former:
-                signal.signal(each, SIG_IGN)
+        self._heard += 1
+        if self._heard == 1:
+            self._report(Stopping())
+        elif self._heard == 2:
             raise KeyboardInterrupt
-        self._asked = True
-        self._report(Stopping())
+        else:
+            os._exit(130)

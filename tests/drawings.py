@@ -19,7 +19,7 @@ from comicgen.engine import Drawn, Failed
 from comicgen.plan import Batch, Bucket, Candidate, ControlWindow
 from comicgen.sizes import Size
 from comicgen.storyboard import Control, Model, Panel
-from comicgen.weights import read_controlnet
+from comicgen.weights import read_controlnet, read_model
 
 SIZE = Size(192, 128)
 PROMPTS = (
@@ -119,6 +119,11 @@ def write_controlnet(folder: Path, model: Components, strength: float = 0.2) -> 
             parameter.copy_(strength * torch.randn(parameter.shape, generator=generator))
     network.save_pretrained(folder)
     return controlnet_at(folder, model)
+
+
+def model_at(folder: Path) -> Model:
+    """A model's folder as a storyboard holds it."""
+    return Model(folder.name, folder, digest_files(folder, read_model(folder).files))
 
 
 def controlnet_at(folder: Path, model: Components) -> Model:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,53 @@ def test_a_name_that_is_no_utf_8_is_as_good_as_another(comicgen: Comicgen, story
 
     assert len(comicgen("render", "--json", file=odd).drawn) == 6
     assert comicgen("render", "--json", file=odd).drawn == []
+
+
+def test_a_reader_that_stalls_cannot_keep_the_run_from_ending(story: Path) -> None:
+    """The first and the second signal wait for the reader; the third waits for nothing."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    command = [sys.executable, "-c", SKETCHING, "render", str(story), "--json"]
+    with subprocess.Popen(command, stdout=writer, stderr=subprocess.DEVNULL) as running:
+        while not _is_drawing(story):
+            assert running.poll() is None
+        for _ in range(3):
+            running.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                running.wait(1)
+    os.close(reader)
+    os.close(writer)
+
+    assert running.returncode == 130
+
+
+def _is_drawing(story: Path) -> bool:
+    journal = output(story) / "journal.jsonl"
+    return journal.exists() and b'"done"' in journal.read_bytes()
+
+
+def test_a_folder_that_is_moved_away_while_it_is_drawn_into_ends_the_run(story: Path) -> None:
+    """And not as if all were well; nothing new grows in its place."""
+    moving = f"""
+import os
+from comicgen.sketch import Sketch
+
+class Moving(Sketch):
+    def draw(self, batch, upcoming):
+        if len(upcoming) == 2:
+            os.rename({str(output(story))!r}, {str(output(story)) + "-moved"!r})
+        yield from super().draw(batch, upcoming)
+
+from comicgen.cli import main, rendering
+rendering.open_engine = lambda model, environment, options: Moving()
+main()
+"""
+    ended = run(moving, "render", str(story))
+
+    assert ended.returncode == 4, ended.stderr
+    assert "cannot be used" in ended.stderr
+    assert not output(story).exists()

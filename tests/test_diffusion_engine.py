@@ -1,6 +1,7 @@
 """One bad candidate never costs another, and a picture depends on its own inputs only."""
 
 import itertools
+import shutil
 import socket
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from drawings import (
     difference,
     draw,
     image,
+    model_at,
     overflowing,
     shot,
     write_controlnet,
@@ -30,6 +32,7 @@ from lora_files import Recipe, lora_at, write_peft
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.models import Components
 from comicgen.environment import current
+from comicgen.errors import InputError
 from comicgen.pocket import MODEL
 from comicgen.sizes import Size
 from comicgen.storyboard import Model, Panel
@@ -166,7 +169,7 @@ def test_whatever_a_batch_asks_for_the_next_one_starts_anew(
 
 def _fresh() -> DiffusionEngine:
     """An engine with networks of its own."""
-    return DiffusionEngine.open(Model("pocket", MODEL, "x"), current("cpu", None))
+    return DiffusionEngine.open(model_at(MODEL), current("cpu", None))
 
 
 def test_company_changes_no_bit_of_a_lane(engine: DiffusionEngine) -> None:
@@ -239,7 +242,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_offline")
 def test_nothing_is_asked_of_the_network() -> None:
-    engine = DiffusionEngine.open(Model("pocket", MODEL, "x"), current("cpu", None))
+    engine = DiffusionEngine.open(model_at(MODEL), current("cpu", None))
 
     assert draw(engine, candidate(quick())).failed == []
 
@@ -250,3 +253,17 @@ def test_nothing_is_left_switched_off_for_others(engine: DiffusionEngine) -> Non
     modes = [torch.is_inference_mode_enabled() for _ in events]
 
     assert modes == [False, False]
+
+
+def test_a_model_that_changed_since_the_storyboard_was_read_is_not_drawn_with(
+    tmp_path: Path,
+) -> None:
+    copied = Path(shutil.copytree(MODEL, tmp_path / "model"))
+    model = model_at(copied)
+    weights = copied / "vae" / "diffusion_pytorch_model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+
+    with pytest.raises(InputError, match="has changed since the storyboard was read"):
+        DiffusionEngine.open(model, current("cpu", None))

@@ -19,6 +19,7 @@ from drawings import (
     difference,
     draw,
     image,
+    model_at,
     overflowing,
     shot,
     write_map,
@@ -70,7 +71,7 @@ def test_float16_on_the_gpu_draws_the_cpus_picture(
 
 
 def test_float32_on_the_gpu_is_closer_still(pocket: Components) -> None:
-    model = Model("pocket", MODEL, "pocket")
+    model = model_at(MODEL)
     drawn = image(DiffusionEngine.open(model, current("cuda", "fp32")), steady())
 
     assert difference(drawn, image(DiffusionEngine(pocket), steady())).mean < 0.1
@@ -78,7 +79,7 @@ def test_float32_on_the_gpu_is_closer_still(pocket: Components) -> None:
 
 def test_bfloat16_on_the_gpu_draws_the_cpus_picture(pocket: Components) -> None:
     """It keeps 8 bits of 24: mean difference under 4 of 255, and not the seed of another."""
-    model = Model("pocket", MODEL, "pocket")
+    model = model_at(MODEL)
     drawn = image(DiffusionEngine.open(model, current("cuda", "bf16")), steady())
 
     assert difference(drawn, image(DiffusionEngine(pocket), steady())).mean < 4
@@ -189,14 +190,14 @@ def test_a_device_that_is_lost_ends_the_run() -> None:
     """In a process of its own, which cannot use its GPU any more afterwards."""
     script = """
 import torch
-from drawings import candidate, draw, shot
+from drawings import candidate, draw, model_at, shot
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.environment import current
 from comicgen.errors import DeviceLost
 from comicgen.pocket import MODEL
 from comicgen.storyboard import Model
 
-engine = DiffusionEngine.open(Model("pocket", MODEL, "pocket"), current("cuda", None))
+engine = DiffusionEngine.open(model_at(MODEL), current("cuda", None))
 assert not draw(engine, candidate(shot())).failed
 decoder = engine._model.vae.decoder
 decoder.register_forward_pre_hook(lambda *_: torch._assert_async(torch.zeros(1, device="cuda")))

@@ -5,7 +5,7 @@ from pathlib import Path
 import full_size
 import pytest
 import torch
-from drawings import control, difference, draw, write_map
+from drawings import control, difference, draw, model_at, write_map
 from replays import SIZES, Desk
 from test_gpu_engine_graphs import lanes
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.gpus(2)]
 def test_pictures_of_the_second_gpu_are_the_firsts(controlnet: Model, tmp_path: Path) -> None:
     hint = control(controlnet, write_map(tmp_path / "map.png", Size(256, 192)))
     four = lanes(4, size=Size(256, 192), control=hint)
-    model = Model("pocket", MODEL, "pocket")
+    model = model_at(MODEL)
     drawn = []
     for device in ("cuda:0", "cuda:1"):
         engine = DiffusionEngine.open(model, current(device, "fp16"), GraphOptions())

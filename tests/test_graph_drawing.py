@@ -14,6 +14,7 @@ from drawings import (
     candidate,
     control,
     difference,
+    model_at,
     shot,
     write_controlnet,
     write_map,
@@ -36,7 +37,7 @@ TINY, LOW = Size(64, 64), Size(96, 64)
 
 def fresh(options: GraphOptions = GraphOptions()) -> DiffusionEngine:  # noqa: B008 - frozen
     """An engine with networks of its own."""
-    return DiffusionEngine.open(Model("pocket", MODEL, "x"), current("cpu", None), options)
+    return DiffusionEngine.open(model_at(MODEL), current("cpu", None), options)
 
 
 @pytest.fixture

@@ -256,7 +256,7 @@ def test_the_first_signal_keeps_all_that_was_handed_over_before_the_run_ends(
     assert len(manifest(storyboard)["candidates"]) == 3
 
 
-def test_the_second_signal_drops_what_waits_and_a_third_does_not_tear_what_is_being_written(
+def test_the_second_signal_drops_what_waits_and_finishes_what_is_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storyboard = story(tmp_path, panel("p01", candidates=8))
@@ -264,11 +264,10 @@ def test_the_second_signal_drops_what_waits_and_a_third_does_not_tear_what_is_be
     reported: list[Any] = []
 
     class Pool(ThreadPoolExecutor):
-        """The last thing before waiting for the threads is another signal."""
+        """Tells when it is only waited for."""
 
         def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
             if wait:
-                os.kill(os.getpid(), signal.SIGINT)
                 dropped.set()
             super().shutdown(wait, cancel_futures=cancel_futures)
 

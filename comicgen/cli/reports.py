@@ -37,8 +37,10 @@ def _groups(planned: Plan) -> Table:
         table.add_column(title, overflow="fold")
     for title in ("pictures", "batches", "padded"):
         table.add_column(title, justify="right")
-    for row, group in groupby(planned.batches, _group):
-        batches = list(group)
+    groups: dict[tuple[str, ...], list[Batch]] = {}
+    for batch in planned.batches:
+        groups.setdefault(_group(batch), []).append(batch)
+    for row, batches in groups.items():
         pictures = sum(len(batch.candidates) for batch in batches)
         padded = sum(batch.padded for batch in batches)
         cells = (*row, str(pictures), str(len(batches)), str(padded))

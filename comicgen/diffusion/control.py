@@ -51,8 +51,8 @@ class ControlNets:
         if controlnet.digest not in self._loaded:
             try:
                 found = read_controlnet(controlnet.folder, self._model.folder)
-                check_unchanged(found.folder, controlnet.digest, found.files)
                 network = load_controlnet(controlnet.folder, self._model)
+                check_unchanged(found.folder, controlnet.digest, found.files)
             except InputError as error:
                 raise CandidateError(str(error)) from error
             self._loaded[controlnet.digest] = network

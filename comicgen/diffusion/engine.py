@@ -18,9 +18,10 @@ from comicgen.diffusion.models import PRECISIONS, REFUSALS, Components, load_mod
 from comicgen.diffusion.painter import Painter, ahead
 from comicgen.diffusion.reading import Read, Reading
 from comicgen.diffusion.text import Embedding, TextEncoding
+from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.engine import Drawn, Event, Failed, GraphOptions, Note
 from comicgen.environment import Environment
-from comicgen.errors import CandidateError, DeviceLost, MachineError
+from comicgen.errors import CandidateError, DeviceLost, InputError, MachineError
 from comicgen.plan import Batch, Candidate
 from comicgen.prompts import load_tokenizers
 from comicgen.storyboard import Model
@@ -69,7 +70,8 @@ class DiffusionEngine:
         """Load a model onto the device, and in the precision, of an environment.
 
         Raises:
-            InputError: the model's folder is incomplete or broken.
+            InputError: the model's folder is incomplete or broken, or has changed since it was
+                read for the storyboard.
             MachineError: the model does not fit into the device's memory.
         """
         place = torch.device(environment.device)
@@ -78,7 +80,11 @@ class DiffusionEngine:
         else:
             torch.set_num_threads(environment.threads)
         try:
-            return cls(load_model(model.folder, place, PRECISIONS[environment.precision]), options)
+            loaded = load_model(model.folder, place, PRECISIONS[environment.precision])
+            check_unchanged(model.folder, model.digest, loaded.folder.files)
+            return cls(loaded, options)
+        except CandidateError as error:
+            raise InputError(str(error)) from error
         except torch.OutOfMemoryError as error:
             raise MachineError(
                 f"{model.written} does not fit into the memory of {place}; "

@@ -5,12 +5,12 @@ W' = W + alpha / rank * B A, here with a weight for each LoRA and summed over th
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from comicgen.diffusion.unchanged import check_unchanged
@@ -72,14 +72,13 @@ class LoraWeights:
 
     @torch.no_grad()
     def _apply(self, loras: tuple[Lora, ...]) -> None:
-        with ExitStack() as files:
-            changes: dict[_Home, list[_Change]] = {}
-            for lora in loras:
-                for change in _read(lora, self._model, files):
-                    changes.setdefault(change.home, []).append(change)
-            fits = [self._add(home, parts) for home, parts in changes.items()]
-            if fits and not torch.stack(fits).all():  # waits for the device once, not every time
-                self._blame(changes)
+        changes: dict[_Home, list[_Change]] = {}
+        for lora in loras:
+            for change in _read(lora, self._model):
+                changes.setdefault(change.home, []).append(change)
+        fits = [self._add(home, parts) for home, parts in changes.items()]
+        if fits and not torch.stack(fits).all():  # waits for the device once, not every time
+            self._blame(changes)
         self._active = loras
         parts = (part for each in changes.values() for part in each)
         on_text = {part.lora for part in parts if part.home[0] != "unet"}
@@ -124,11 +123,11 @@ class LoraWeights:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What one LoRA adds to one parameter; `tensors` is the open file."""
+    """What one LoRA adds to one parameter; `tensors` are those of its file, by key."""
 
     lora: Lora
     layer: LoraLayer
-    tensors: Any
+    tensors: Mapping[str, Tensor]
 
     @property
     def home(self) -> _Home:
@@ -160,24 +159,21 @@ class _Change:
                 )
 
     def _load(self, key: str, device: torch.device) -> Tensor:
-        try:
-            tensor: Tensor = self.tensors.get_tensor(key).to(device).float()
-        except (SafetensorError, OSError) as error:
-            raise CandidateError(
-                f"{self.lora.file}: {key} cannot be read ({error}); download the file again"
-            ) from error
-        return tensor
+        return self.tensors[key].to(device).float()
 
 
-def _read(lora: Lora, model: ModelFolder, files: ExitStack) -> Iterator[_Change]:
-    check_unchanged(lora.file, lora.digest)
+def _read(lora: Lora, model: ModelFolder) -> Iterator[_Change]:
+    """What a file changes. It is read whole: a mapped file that is cut off ends the process."""
     try:
         layers = read_lora(lora.file, model).layers
-        tensors = files.enter_context(safe_open(lora.file, framework="pt", device="cpu"))
+        tensors = load(lora.file.read_bytes())
     except InputError as error:
+        check_unchanged(lora.file, lora.digest)
         raise CandidateError(str(error)) from error
     except (SafetensorError, OSError) as error:
+        check_unchanged(lora.file, lora.digest)
         raise CandidateError(f"{lora.file}: cannot be read ({error}); download it again") from error
+    check_unchanged(lora.file, lora.digest)
     for layer in layers:
         yield _Change(lora, layer, tensors)
 

@@ -1,8 +1,9 @@
 """What a batch needs from the disk and the processor, read while the device draws another."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from threading import Thread
 
 from torch import Tensor
 
@@ -30,7 +31,6 @@ class Reading:
 
     def __init__(self, latent_shape: Callable[[Size], tuple[int, int, int]]) -> None:
         self._latent_shape = latent_shape
-        self._thread = ThreadPoolExecutor(1, "reading")
         self._ahead: tuple[Batch, Future[Read]] | None = None
 
     def read(self, batch: Batch, upcoming: Sequence[Batch]) -> Read:
@@ -41,7 +41,20 @@ class Reading:
             found = self._read(batch)
         self._ahead = None
         if upcoming:
-            self._ahead = upcoming[0], self._thread.submit(self._read, upcoming[0])
+            self._ahead = upcoming[0], self._begin(upcoming[0])
+        return found
+
+    def _begin(self, batch: Batch) -> Future[Read]:
+        """Read a batch in a thread that does not keep the process, should a disk never answer."""
+        found: Future[Read] = Future()
+
+        def read() -> None:
+            try:
+                found.set_result(self._read(batch))
+            except Exception as error:  # noqa: BLE001 - it is raised by result(), in its own batch
+                found.set_exception(error)
+
+        Thread(target=read, name="reading", daemon=True).start()
         return found
 
     def _read(self, batch: Batch) -> Read:
@@ -56,7 +69,8 @@ def _control_image(candidate: Candidate) -> Tensor | CandidateError | None:
     if control is None:
         return None
     try:
+        image = read_control_image(control.image, candidate.panel.size)
         check_unchanged(control.image, control.image_digest)
-        return read_control_image(control.image, candidate.panel.size)
     except CandidateError as error:
         return error
+    return image

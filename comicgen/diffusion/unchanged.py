@@ -1,4 +1,7 @@
-"""Whether files that are read late in a run are still those that the run was planned with."""
+"""Whether files that are read late in a run are still those that the run was planned with.
+
+Ask after reading: what was read before a file changed is what was planned.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -49,6 +49,13 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
+def make_subfolder(folder: Path) -> None:
+    """Create `folder` in one that there is; it is an error if that has been moved away."""
+    if not folder.is_dir():
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the disk knows the names in `folder`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -18,6 +18,7 @@ from comicgen.outputs import journal
 from comicgen.outputs.disk import (
     disk_errors,
     make_folder,
+    make_subfolder,
     remove_temporaries,
     replace,
     replacing,
@@ -136,7 +137,7 @@ class Outputs:
         candidate = drawn.candidate
         path = self.folder / candidate.file
         with disk_errors(self.folder):
-            make_folder(path.parent)
+            make_subfolder(path.parent)
             with replacing(path, png):
                 retire(self.folder, path, png)
             now = path.stat()

@@ -141,8 +141,13 @@ def _check_shapes(
                     f"{file}: {key} holds {header.tensors[key].dtype}, no fractions; "
                     "use another file"
                 )
-        if layer.alpha and header.tensors[layer.alpha].parameters != 1:
+        if layer.alpha and not _is_number(header.tensors[layer.alpha]):
             raise InputError(f"{file}: {layer.alpha} is not one number; use another file")
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Whether it is one, real: alphas are saved as integers too."""
+    return tensor.parameters == 1 and tensor.dtype.startswith(("F", "BF", "I", "U"))
 
 
 def _fits(down: tuple[int, ...], up: tuple[int, ...], weight: tuple[int, ...]) -> bool:
