@@ -11,7 +11,7 @@ from typing import Any
 from diffusers import ControlNetModel, StableDiffusionXLControlNetPipeline
 from PIL import Image
 
-from bench_parts.theirs import TRIAL_STEPS, Diffusers, draw, words
+from bench_parts.theirs import TRIAL_STEPS, Diffusers, call, words
 from bench_parts.timing import timed
 from comicgen.plan import Candidate, Memory, every_candidate
 from comicgen.storyboard import Lora, Panel, Storyboard
@@ -68,7 +68,7 @@ class Trial:
 class Loop:
     """Panels sorted by LoRA set and size, one call for each, every picture saved at once.
 
-    LoRAs are loaded once as adapters, after the panels that need none. Those sets in `fused` are
+    Pictures come as the pipeline gives them, as those of Pillow. LoRAs are loaded once as adapters, after the panels that need none. Those sets in `fused` are
     written into the weights, others only set.
     """
 
@@ -100,7 +100,7 @@ class Loop:
         if panel.control:
             pipe = self._beside(panel.control.model.folder)
             more |= _control(panel)
-        seconds, pictures = timed(lambda: draw(pipe, shot, panel.steps, more), device)
+        seconds, pictures = timed(lambda: call(pipe, shot, panel.steps, more), device)
         self._drawing += seconds
         return pictures
 

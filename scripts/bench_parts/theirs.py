@@ -85,25 +85,31 @@ def quiet() -> None:
 def draw(
     pipe: Any, candidates: Sequence[Candidate], steps: int, more: Mapping[str, Any]
 ) -> list[Image.Image]:
-    """All candidates of a panel in one call, from the noise that comicgen draws.
+    """All candidates of a panel in one call, and the quickest way to the host.
+
+    The pipeline's own way, output_type="pil", would convert there, from float32.
+    """
+    pixels = call(pipe, candidates, steps, {"output_type": "pt", **more})
+    levels = (pixels * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+    return [Image.fromarray(each) for each in levels]
+
+
+def call(pipe: Any, candidates: Sequence[Candidate], steps: int, more: Mapping[str, Any]) -> Any:
+    """What a pipeline draws of all candidates of a panel, from the noise that comicgen draws.
 
     A pipeline in 16 bits draws its own in 16 bits, which is other noise with some versions of
     torch.
     """
     panel = candidates[0].panel
-    pixels = pipe(
+    return pipe(
         width=panel.size.width,
         height=panel.size.height,
         num_inference_steps=steps,
         guidance_scale=panel.guidance,
         num_images_per_prompt=len(candidates),
         latents=_noise(pipe, candidates),
-        output_type="pt",
         **more,
     ).images
-    # The quickest way to the host: output_type="pil" would convert there, from float32.
-    levels = (pixels * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
-    return [Image.fromarray(each) for each in levels]
 
 
 def _noise(pipe: Any, candidates: Sequence[Candidate]) -> torch.Tensor:
