@@ -68,8 +68,9 @@ class Trial:
 class Loop:
     """Panels sorted by LoRA set and size, one call for each, every picture saved at once.
 
-    Pictures come as the pipeline gives them, as those of Pillow. LoRAs are loaded once as adapters, after the panels that need none. Those sets in `fused` are
-    written into the weights, others only set.
+    Pictures come as the pipeline gives them, as Pillow's. LoRAs are loaded once as adapters,
+    after the panels that need none. Those sets in `fused` are written into the weights, others
+    only set.
     """
 
     def __init__(self, diffusers: Diffusers, fused: Collection[LoraSet], output: Path) -> None:

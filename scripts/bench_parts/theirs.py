@@ -94,6 +94,7 @@ def draw(
     return [Image.fromarray(each) for each in levels]
 
 
+@torch.inference_mode()
 def call(pipe: Any, candidates: Sequence[Candidate], steps: int, more: Mapping[str, Any]) -> Any:
     """What a pipeline draws of all candidates of a panel, from the noise that comicgen draws.
 
