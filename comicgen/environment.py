@@ -13,7 +13,7 @@ from shutil import which
 from comicgen.errors import CommandError
 
 NUMERICS = "plain"
-"""The kernels that torch chooses by itself, without fusion."""
+"""Kernels of torch and its libraries, none fused or compiled."""
 
 _PROC = Path("/proc")
 _DEV = Path("/dev")

@@ -32,7 +32,7 @@ def numbered(seed: int) -> Batch:
     return batch(candidate(shot(), seed))
 
 
-class Desk:
+class Disk:
     """Every reading: which seed, in which thread; a seed that is in `held` waits for `go`."""
 
     def __init__(self, held: Sequence[int] = (), errors: Sequence[int] = ()) -> None:
@@ -52,8 +52,8 @@ class Desk:
         return draw_noise(seeds, shape, draws)
 
 
-def at(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Reading:
-    monkeypatch.setattr(reading, "draw_noise", desk.draw_noise)
+def at(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Reading:
+    monkeypatch.setattr(reading, "draw_noise", disk.draw_noise)
     return fresh()
 
 
@@ -64,33 +64,33 @@ def same(one: Read, other: Read) -> bool:
 def test_the_next_batch_is_read_in_another_thread_while_one_is_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk(held=[2])
-    ahead, (one, two) = at(desk, monkeypatch), map(numbered, (1, 2))
+    disk = Disk(held=[2])
+    ahead, (one, two) = at(disk, monkeypatch), map(numbered, (1, 2))
     ahead.read(one, [two])
-    assert desk.begun.wait(PATIENCE)
-    desk.go.set()
+    assert disk.begun.wait(PATIENCE)
+    disk.go.set()
 
     assert same(ahead.read(two, []), fresh().read(two, []))
-    assert desk.read[:2] == [1, 2]
-    assert desk.threads[0] is threading.current_thread() is not desk.threads[1]
+    assert disk.read[:2] == [1, 2]
+    assert disk.threads[0] is threading.current_thread() is not disk.threads[1]
 
 
 def test_every_batch_is_read_once_and_no_more_than_one_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk()
-    ahead, batches = at(desk, monkeypatch), [numbered(seed) for seed in range(5)]
+    disk = Disk()
+    ahead, batches = at(disk, monkeypatch), [numbered(seed) for seed in range(5)]
     for number, own in enumerate(batches):
         ahead.read(own, batches[number + 1 :])
-        assert desk.read[: number + 1] == list(range(number + 1))
-        assert len(desk.read) <= number + 2
+        assert disk.read[: number + 1] == list(range(number + 1))
+        assert len(disk.read) <= number + 2
 
-    assert desk.read == list(range(5))
+    assert disk.read == list(range(5))
 
 
 def test_a_batch_out_of_order_is_read_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk()
-    ahead, (one, two, three) = at(desk, monkeypatch), map(numbered, (1, 2, 3))
+    disk = Disk()
+    ahead, (one, two, three) = at(disk, monkeypatch), map(numbered, (1, 2, 3))
     ahead.read(one, [two])
     found = [ahead.read(each, []) for each in (three, two)]
 
@@ -100,17 +100,17 @@ def test_a_batch_out_of_order_is_read_now(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_equal_batch_is_not_taken_for_the_one_that_was_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk()
-    ahead = at(desk, monkeypatch)
+    disk = Disk()
+    ahead = at(disk, monkeypatch)
     ahead.read(numbered(1), [numbered(2)])
     ahead.read(numbered(2), [])
 
-    assert sorted(desk.read) == [1, 2, 2]
+    assert sorted(disk.read) == [1, 2, 2]
 
 
 def test_what_goes_wrong_ahead_is_raised_by_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(errors=[2])
-    ahead, (one, two, three) = at(desk, monkeypatch), map(numbered, (1, 2, 3))
+    disk = Disk(errors=[2])
+    ahead, (one, two, three) = at(disk, monkeypatch), map(numbered, (1, 2, 3))
     ahead.read(one, [two, three])
     with pytest.raises(ValueError, match="no noise for 2"):
         ahead.read(two, [three])
