@@ -9,8 +9,10 @@ from typing import Any
 import torch.nn.functional as F  # noqa: N812 - the field's name for it
 from diffusers.models.activations import GEGLU
 from diffusers.models.attention import FeedForward
-from diffusers.models.attention_processor import Attention, AttnProcessor2_0
 from torch import Tensor, nn
+
+_DIVISORS = ("output_scale_factor", "rescale_output_factor")
+"""By which ResNet blocks and attention layers divide what they give, and which are mostly 1."""
 
 
 def embed_once(controlnet: Any) -> None:
@@ -20,13 +22,13 @@ def embed_once(controlnet: Any) -> None:
 
 
 def lean(network: Any) -> None:
-    """Exchange what `SplitGEGLU` and `LeanAttention` can stand for, in place."""
-    attention: Any = LeanAttention()
+    """Exchange what `SplitGEGLU` and `One` can stand for, in place."""
     for module in network.modules():
         if isinstance(module, FeedForward) and type(module.net[0]) is GEGLU:
             module.net[0] = SplitGEGLU(module.net[0])
-        if isinstance(module, Attention) and _is_plain(module):
-            module.set_processor(attention)
+        for divisor in _DIVISORS:
+            if getattr(module, divisor, None) == 1:
+                setattr(module, divisor, One())
 
 
 class EmbedOnce(nn.Module):
@@ -63,38 +65,8 @@ class SplitGEGLU(nn.Module):
         return F.linear(hidden, weight[0], bias[0]).mul_(gate)
 
 
-class LeanAttention:
-    """Attention of a plain layer, without the division by 1 that diffusers ends it with."""
+class One:
+    """Stands for 1 as a divisor: what is divided by it is left as it is."""
 
-    def __call__(
-        self,
-        layer: Any,
-        hidden_states: Tensor,
-        encoder_hidden_states: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-    ) -> Tensor:
-        """(B, N, D), and what is attended to, (B, M, D'), itself if absent -> (B, N, D)."""
-        assert attention_mask is None
-        text = hidden_states if encoder_hidden_states is None else encoder_hidden_states
-        query, key, value = (
-            project(rows).unflatten(-1, (layer.heads, -1)).transpose(1, 2)
-            for project, rows in (
-                (layer.to_q, hidden_states),
-                (layer.to_k, text),
-                (layer.to_v, text),
-            )
-        )
-        attended = F.scaled_dot_product_attention(query, key, value)
-        out: Tensor = layer.to_out[0](attended.transpose(1, 2).flatten(2))
-        return out
-
-
-def _is_plain(layer: Any) -> bool:
-    """Whether it does nothing that `LeanAttention` leaves out."""
-    absent = ("spatial_norm", "group_norm", "norm_cross", "norm_q", "norm_k")
-    return (
-        type(layer.processor) is AttnProcessor2_0
-        and not layer.residual_connection
-        and layer.rescale_output_factor == 1
-        and not any(getattr(layer, name) for name in absent)
-    )
+    def __rtruediv__(self, dividend: Tensor) -> Tensor:
+        return dividend

@@ -67,12 +67,14 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Componen
 
     upcast = read_config(path / "vae" / "config.json").get("force_upcast", True)
     unet = part(UNet2DConditionModel, "unet")
+    vae = part(AutoencoderKL, "vae", torch.float32 if upcast else dtype)
     if device.type == "cuda":
         lean(unet)
+        lean(vae)
     return Components(
         folder=folder,
         unet=unet,
-        vae=part(AutoencoderKL, "vae", torch.float32 if upcast else dtype),
+        vae=vae,
         text_encoder=part(CLIPTextModel, "text_encoder"),
         text_encoder_2=part(CLIPTextModelWithProjection, "text_encoder_2"),
         device=device,
