@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from comicgen.engine import GraphLabel, Note
 from comicgen.errors import OutputError
 from comicgen.outputs.entries import (
     Asked,
@@ -14,9 +15,7 @@ from comicgen.outputs.entries import (
     Ended,
     Entry,
     Failure,
-    Graph,
     Head,
-    Remark,
     decode,
     encode,
 )
@@ -45,11 +44,11 @@ ENTRIES: list[Entry] = [
         notes=["decoded again"],
     ),
     Failure("p01-c02", "p01", 2, 8, DIGEST, {"prompt": "a"}, "here", "not a number"),
-    Remark("a remark"),
-    Graph(1, "8 x 1024x1024, control", 1.4, 7 * 2**30, 11 * 2**30, 20, "cudnn"),
+    Note("a remark"),
+    GraphLabel(1, "8 x 1024x1024, control", 1.4, 7 * 2**30, 11 * 2**30, 20, "cudnn"),
     Ended("2025-01-01T00:01:00+00:00", 60.0, 10**9, "interrupted"),
 ]
-LAST = Remark("after all")
+LAST = Note("after all")
 
 
 def written(path: Path, entries: list[Entry]) -> Path:

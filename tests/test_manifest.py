@@ -42,7 +42,7 @@ def mixed(tmp_path: Path) -> dict[str, Any]:
     with opened(storyboard) as outputs, outputs.run(3):
         save(outputs, Drawn(second, sketch(second), 0.5, ("decoded again",)))
         outputs.fail(Failed(first, "not a number"))
-        outputs.note(Note("the LoRA is for another base"))
+        outputs.keep(Note("the LoRA is for another base"), alone(second), None)
         for label in (WITHIN, OUTSIDE, replace(WITHIN, replays=8)):
             outputs.keep(label, alone(second), None)
         save(outputs, Drawn(third, sketch(third), 0.25))

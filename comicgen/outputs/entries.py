@@ -1,10 +1,12 @@
-"""What a line of the journal can say."""
+"""What a line of the journal can say: what happened, or what the engine told, as it told it."""
 
 import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from comicgen.engine import GraphLabel, Note
 
 JOURNAL_FORMAT = 1
 
@@ -81,32 +83,7 @@ class Failure(Outcome):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """Something about the run that the author should read."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """A captured CUDA graph, and how often it was replayed; the last line of a number counts.
-
-    `number` counts the captures of a run from 1. `seconds` is what capture and check took,
-    `before` and `after` bytes of GPU memory around it, `replays` all until now, `attention` its
-    kernels.
-    """
-
-    number: int
-    bucket: str
-    seconds: float
-    before: int
-    after: int
-    replays: int
-    attention: str
-
-
-Entry = Head | Begun | Ended | Asked | Done | Failure | Remark | Graph
+Entry = Head | Begun | Ended | Asked | Done | Failure | Note | GraphLabel
 
 EVENTS: dict[str, type[Entry]] = {
     "head": Head,
@@ -115,8 +92,8 @@ EVENTS: dict[str, type[Entry]] = {
     "asked": Asked,
     "done": Done,
     "failed": Failure,
-    "note": Remark,
-    "graph": Graph,
+    "note": Note,
+    "graph": GraphLabel,
 }
 NAMES = {kind: event for event, kind in EVENTS.items()}
 

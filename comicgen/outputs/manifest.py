@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from comicgen.outputs.entries import Begun, Done, Ended, Entry, Failure, Graph, Remark
+from comicgen.engine import GraphLabel, Note
+from comicgen.outputs.entries import Begun, Done, Ended, Entry, Failure
 from comicgen.outputs.recall import last_lines
 
 MANIFEST = "manifest.json"
@@ -78,14 +79,14 @@ def _run(entries: Sequence[Entry]) -> dict[str, Any]:
         "pictures": begun.pictures,
         "drawn": {e.candidate: e.seconds for e in entries if isinstance(e, Done)},
         "failed": {e.candidate: e.reason for e in entries if isinstance(e, Failure)},
-        "notes": [*begun.warnings, *(e.text for e in entries if isinstance(e, Remark))],
+        "notes": [*begun.warnings, *(e.text for e in entries if isinstance(e, Note))],
         "graphs": _graphs(entries),
     }
 
 
 def _graphs(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """The last that was said of each graph of a run, in order of number."""
-    last = {entry.number: entry for entry in entries if isinstance(entry, Graph)}
+    last = {entry.number: entry for entry in entries if isinstance(entry, GraphLabel)}
     return [asdict(last[number]) for number in sorted(last)]
 
 

@@ -30,9 +30,7 @@ from comicgen.outputs.entries import (
     Ended,
     Entry,
     Failure,
-    Graph,
     Head,
-    Remark,
 )
 from comicgen.outputs.folder import path_from, read_journal
 from comicgen.outputs.history import retire
@@ -127,10 +125,8 @@ class Outputs:
                 self.save(event, batch, png)
             case Failed():
                 self.fail(event)
-            case Note():
-                self.note(event)
-            case GraphLabel():
-                self.label(event)
+            case Note() | GraphLabel():
+                self._append(event)
 
     def save(self, drawn: Drawn, batch: Batch, png: bytes) -> None:
         """Put a picture in its place, another that was there into the history, then its line."""
@@ -157,14 +153,6 @@ class Outputs:
     def fail(self, failed: Failed) -> None:
         """Write down why a candidate could not be drawn; an older picture stays where it is."""
         self._append(Failure(**self._outcome(failed.candidate), reason=failed.reason))
-
-    def note(self, note: Note) -> None:
-        """Write down something about the run."""
-        self._append(Remark(note.text))
-
-    def label(self, label: GraphLabel) -> None:
-        """Write down how a graph came about and how often it was replayed until now."""
-        self._append(Graph(**asdict(label)))
 
     def _outcome(self, candidate: Candidate) -> dict[str, Any]:
         return {
