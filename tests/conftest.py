@@ -9,6 +9,8 @@ import pytest
 import comicgen.diffusion  # noqa: F401 - sets how torch's threads wait, before torch is loaded
 
 if TYPE_CHECKING:
+    from recordings import Gpu
+
     from comicgen.diffusion.engine import DiffusionEngine
     from comicgen.diffusion.models import Components
     from comicgen.storyboard import Model
@@ -43,6 +45,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if required >= needed:
         pytest.fail(f"{found} CUDA devices, COMICGEN_REQUIRE_GPU={required}", pytrace=False)
     pytest.skip(f"{found} CUDA devices, needs {needed}")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> "Gpu":
+    """What stands for a GPU where graphs are recorded without one."""
+    from recordings import Gpu
+
+    own = Gpu()
+    own.install(monkeypatch)
+    return own
 
 
 @pytest.fixture(scope="session")

@@ -27,13 +27,6 @@ from comicgen.diffusion.graph_cache import GraphCache
 from comicgen.diffusion.prepared import Named
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    own = Gpu()
-    own.install(monkeypatch)
-    return own
-
-
 def test_a_bucket_is_captured_once(gpu: Gpu) -> None:
     cache = gpu.cache()
     own = task(bucket(2))

@@ -40,13 +40,6 @@ def fresh(options: GraphOptions = GraphOptions()) -> DiffusionEngine:  # noqa: B
     return DiffusionEngine.open(model_at(MODEL), current("cpu", None), options)
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    own = Gpu()
-    own.install(monkeypatch)
-    return own
-
-
 def recording(gpu: Gpu, options: GraphOptions = GraphOptions()) -> DiffusionEngine:  # noqa: B008
     """An engine on the processor whose cache believes that it has a GPU."""
     engine = fresh(options)

@@ -10,11 +10,10 @@ from comicgen.diffusion.graph_cache import WARM_UPS, GraphCache
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+def gpu(gpu: Gpu) -> Gpu:
     """1000 bytes, of which a call takes 400 and a graph 480 at most."""
-    own = Gpu(total=1000, call=400)
-    own.install(monkeypatch)
-    return own
+    gpu.total, gpu.call = 1000, 400
+    return gpu
 
 
 def notes(cache: GraphCache) -> Sequence[str]:

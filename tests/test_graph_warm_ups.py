@@ -23,13 +23,6 @@ from comicgen.diffusion.graph_cache import WARM_UPS, GraphCache
 from comicgen.diffusion.graph_task import Task
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    own = Gpu()
-    own.install(monkeypatch)
-    return own
-
-
 def replays(cache: GraphCache) -> dict[str, int]:
     """By bucket, of what is told now; nothing was given up."""
     notes, labels = told(cache)

@@ -8,19 +8,14 @@ from weakref import ReferenceType, ref
 
 import pytest
 import torch
-from recordings import STREAM, WIDE, Gpu, bucket, inputs, outside, task
+from recordings import STREAM, WIDE, bucket, inputs, outside, task
 from torch import Tensor
 
 from comicgen.diffusion.graph import Buffers, Graph, StaleInputError, record
 from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.prepared import Named
 
-
-@pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    own = Gpu()
-    own.install(monkeypatch)
-    return own
+pytestmark = pytest.mark.usefixtures("gpu")
 
 
 def captured(own: Task, buffers: Buffers | None = None) -> Graph:

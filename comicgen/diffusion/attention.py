@@ -35,10 +35,9 @@ class Attention:
 
     def kernels(self) -> AbstractContextManager[None]:
         """While it lasts, attention is computed by these."""
-        names = list(_ORDER)[list(_ORDER).index(self.name) :]
-        chosen: AbstractContextManager[None] = sdpa_kernel(
-            [_ORDER[name] for name in names], set_priority=True
-        )
+        backends = list(_ORDER.values())
+        usable = backends[backends.index(_ORDER[self.name]) :]
+        chosen: AbstractContextManager[None] = sdpa_kernel(usable, set_priority=True)
         return chosen
 
 

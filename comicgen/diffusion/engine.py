@@ -134,17 +134,16 @@ class DiffusionEngine:
     ) -> tuple[list[tuple[Candidate, Tensor]], list[Failed]]:
         """The latents (1, C, h, w) of each candidate that can be drawn, and the others."""
         self._loras.set(batch.loras)
-        failed = [
-            Failed(candidate, str(image))
-            for candidate, image in zip(batch.lanes, read.images, strict=True)
-            if candidate and isinstance(image, CandidateError)
-        ]
-        lanes = [
-            self._lane(candidate, image)
-            if candidate and not isinstance(image, CandidateError)
-            else None
-            for candidate, image in zip(batch.lanes, read.images, strict=True)
-        ]
+        lanes: list[Lane | None] = []
+        failed: list[Failed] = []
+        for candidate, image in zip(batch.lanes, read.images, strict=True):
+            if candidate is None:
+                lanes.append(None)
+            elif isinstance(image, CandidateError):
+                failed.append(Failed(candidate, str(image)))
+                lanes.append(None)
+            else:
+                lanes.append(self._lane(candidate, image))
         if not any(lanes):
             return [], failed
         latents = self._painter.paint(batch, lanes, read.noise)

@@ -46,12 +46,11 @@ class Buffers:
 
         One that is too small is replaced, and stays with the graphs that read it.
         """
-        buffer = self._newest.get(name)
-        fits = buffer is not None and buffer.storage.numel() >= like.numel()
-        if buffer is None or not fits or buffer.storage.dtype != like.dtype:
-            storage = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
-            buffer = self._newest[name] = Buffer(storage)
-        return buffer, buffer.storage[: like.numel()].view(like.shape)
+        size, buffer = like.numel(), self._newest.get(name)
+        if buffer is None or buffer.storage.numel() < size or buffer.storage.dtype != like.dtype:
+            buffer = Buffer(torch.empty(size, dtype=like.dtype, device=like.device))
+            self._newest[name] = buffer
+        return buffer, buffer.storage[:size].view(like.shape)
 
 
 @dataclass(frozen=True, slots=True)

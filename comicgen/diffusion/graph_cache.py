@@ -210,7 +210,7 @@ class GraphCache:
         network, started = example.task.network, perf_counter()
         pool = self._pool or _Pool()
         self._check_room(example.needed, pool)
-        before = after = self._memory.held
+        before = self._memory.held
         try:
             graph = self._checked(example, pool)
         finally:

@@ -33,13 +33,14 @@ def check(graph: Graph, function: Function, inputs: Named, others: Named, expect
     compare(graph.call(inputs), expected)
     lanes = len(expected)
     unheard = _unheard(graph.call, _Mixing(inputs, others, lanes), list(inputs), expected)
-    if unheard:
-        mixing = _Mixing(others, inputs, lanes)
-        unheard = _unheard(graph.call, mixing, unheard, graph.call(others))
-    if unheard:
-        wrong = set(unheard) - set(_unheard(function, mixing, unheard, function(others)))
-        if wrong:
-            raise ReplayError(f"the graph does not read {', '.join(sorted(wrong))}")
+    if not unheard:
+        return
+    mixing = _Mixing(others, inputs, lanes)
+    unheard = _unheard(graph.call, mixing, unheard, graph.call(others))
+    if not unheard:
+        return
+    if wrong := set(unheard) - set(_unheard(function, mixing, unheard, function(others))):
+        raise ReplayError(f"the graph does not read {', '.join(sorted(wrong))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ class Memory:
     @property
     def peak(self) -> int:
         """The most bytes that torch ever held for this process, used or not."""
-        self._peak = max(self._peak, torch.cuda.max_memory_reserved(self._device))
-        return self._peak
+        return max(self._peak, torch.cuda.max_memory_reserved(self._device))
 
     def give_back(self) -> None:
         """Let the device have what torch holds and does not use."""
@@ -52,7 +51,7 @@ class Memory:
     @contextmanager
     def measured(self) -> Iterator[Taken]:
         """Measure what runs inside; it waits for nothing."""
-        self.peak  # noqa: B018 - remembered, for the reset forgets it
+        self._peak = self.peak  # which the reset forgets
         torch.cuda.reset_peak_memory_stats(self._device)
         before = torch.cuda.memory_allocated(self._device)
         taken = Taken()

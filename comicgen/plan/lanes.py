@@ -60,8 +60,9 @@ def assign(candidates: Sequence[Candidate], lanes: int, captured: bool = True) -
         members.setdefault(groups[candidate.panel.id], []).append(candidate)
     paid = set() if captured else _every_key([*own.items(), *beyond.items()], lanes)
     made = _batches(own, lanes, paid)
-    paid |= {key for _, batch in made for key in batch.keys} if beyond else set()
-    made += _batches(beyond, lanes, paid)
+    if beyond:
+        paid |= {key for _, batch in made for key in batch.keys}
+        made += _batches(beyond, lanes, paid)
     return [batch for _, batch in sorted(made, key=_order([*own, *beyond]))]
 
 
