@@ -79,4 +79,4 @@ def _is_finite(tensor: Tensor) -> bool:
 
 def _to_image(pixels: Tensor) -> Image.Image:
     levels = ((pixels[0].float() * 0.5 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
-    return Image.fromarray(levels.permute(1, 2, 0).cpu().numpy())
+    return Image.fromarray(levels.permute(1, 2, 0).contiguous().cpu().numpy())
