@@ -107,7 +107,7 @@ def with_zeros(model: Components, zeros: bool) -> Components:
 
 
 def write_controlnet(folder: Path, model: Components, strength: float = 0.2) -> Model:
-    """A random ControlNet for the model, whose zero-initialised outputs are filled."""
+    """A random ControlNet for the model, with filled outputs, that sees its image clearly."""
     torch.manual_seed(0)
     network = ControlNetModel.from_unet(
         model.unet, conditioning_embedding_out_channels=(16, 16, 32, 32)
@@ -117,6 +117,8 @@ def write_controlnet(folder: Path, model: Components, strength: float = 0.2) -> 
     with torch.no_grad():
         for parameter in silent:
             parameter.copy_(strength * torch.randn(parameter.shape, generator=generator))
+        for name, parameter in network.controlnet_cond_embedding.named_parameters():
+            parameter.mul_(2.5 if name.endswith("weight") else 1)
     network.save_pretrained(folder)
     return controlnet_at(folder, model)
 
