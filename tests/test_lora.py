@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import comicgen
-from comicgen.diffusion.lora import LoraWeights
+from comicgen.diffusion.lora import LoraWeights, read_changes
 from comicgen.errors import CandidateError
 from comicgen.storyboard import Lora
 from comicgen.weights import ModelFolder, read_model
@@ -155,6 +155,22 @@ def test_the_same_set_again_does_not_touch_the_files(
 
     assert _digest({"unet": module}) == changed
     assert set(weights.active) == set(loras)
+
+
+def test_a_file_that_was_read_before_is_not_read_again(
+    tmp_path: Path, pocket: ModelFolder, small: tuple[_Small, LoraWeights]
+) -> None:
+    module, weights = small
+    one, two = (lora_at(_tiny(tmp_path / f"{n}.safetensors", n), 0.5) for n in (1, 2))
+    weights.set([one, two])
+    changed = _digest({"unet": module})
+    weights.set([])
+    read = [read_changes(one, _small_model(pocket))]
+    one.file.unlink()
+
+    weights.set([two, replace(one, weight=0.5)], read)
+
+    assert _digest({"unet": module}) == changed
 
 
 def test_weight_zero_and_zero_tensors_change_nothing(

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from drawings import SIZE, batch, candidate, control, shot, write_map
+from lora_files import Recipe, lora_at, write_peft
 from torch import Tensor
 
+import comicgen
 from comicgen.diffusion import reading
 from comicgen.diffusion.control import read_control_image
 from comicgen.diffusion.models import Components
@@ -17,19 +19,23 @@ from comicgen.diffusion.sampling import draw_noise
 from comicgen.errors import CandidateError
 from comicgen.plan import Batch
 from comicgen.sizes import Size
-from comicgen.storyboard import Model
+from comicgen.storyboard import Lora, Model
+from comicgen.weights import read_model
 
 PATIENCE = 20
 """Seconds until a test gives up."""
 
 
+POCKET = Path(comicgen.__file__).parent / "pocket" / "model"
+
+
 def fresh() -> Reading:
-    return Reading(lambda size: (4, size.height // 8, size.width // 8))
+    return Reading(lambda size: (4, size.height // 8, size.width // 8), read_model(POCKET))
 
 
-def numbered(seed: int) -> Batch:
+def numbered(seed: int, *loras: Lora) -> Batch:
     """A batch that is known by its seed."""
-    return batch(candidate(shot(), seed))
+    return batch(candidate(shot(loras=loras), seed))
 
 
 class Disk:
@@ -176,3 +182,34 @@ def test_an_image_that_cannot_be_read_costs_its_lane_only(
     assert all(isinstance(error, CandidateError) for error in errors)
     for error, text in zip(errors, ["changed.png: has changed", "broken", "missing"], strict=True):
         assert text in str(error)
+
+
+def two_loras(folder: Path) -> list[Lora]:
+    model = read_model(POCKET)
+    files = [folder / f"{seed}.safetensors" for seed in (1, 2)]
+    for seed, file in enumerate(files):
+        write_peft(file, model, Recipe(seed=seed))
+    return [lora_at(file) for file in files]
+
+
+def test_loras_are_read_ahead_where_the_set_changes(tmp_path: Path) -> None:
+    one, two = two_loras(tmp_path)
+    sets: list[tuple[Lora, ...]] = [(one,), (one, two), (one, two), (), (two,)]
+    batches = [numbered(seed, *loras) for seed, loras in enumerate(sets)]
+    reader = fresh()
+
+    found = [
+        [each.lora for each in reader.read(own, batches[number + 1 :]).loras]
+        for number, own in enumerate(batches)
+    ]
+
+    assert found == [[], [one, two], [], [], [two]]
+
+
+def test_a_lora_that_cannot_be_read_ahead_is_left_to_its_batch(tmp_path: Path) -> None:
+    good, bad = two_loras(tmp_path)
+    bad.file.write_bytes(bad.file.read_bytes()[:-1])
+    reader, next_one = fresh(), numbered(2, good, bad)
+    reader.read(numbered(1), [next_one])
+
+    assert reader.read(next_one, []).loras == ()

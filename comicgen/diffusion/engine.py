@@ -63,7 +63,7 @@ class DiffusionEngine:
         )
         self._precapture = options.precapture
         self._begun = False
-        self._reading = Reading(model.latent_shape)
+        self._reading = Reading(model.latent_shape, model.folder)
 
     @classmethod
     def open(cls, model: Model, environment: Environment, options: GraphOptions = _GRAPHS) -> Self:
@@ -133,7 +133,7 @@ class DiffusionEngine:
         self, batch: Batch, read: Read
     ) -> tuple[list[tuple[Candidate, Tensor]], list[Failed]]:
         """The latents (1, C, h, w) of each candidate that can be drawn, and the others."""
-        self._loras.set(batch.loras)
+        self._loras.set(batch.loras, read.loras)
         lanes: list[Lane | None] = []
         failed: list[Failed] = []
         for candidate, image in zip(batch.lanes, read.images, strict=True):

@@ -4,14 +4,16 @@ Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.0968
 W' = W + alpha / rank * B A, here with a weight for each LoRA and summed over the set.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NoReturn
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.errors import CandidateError, InputError
@@ -50,10 +52,11 @@ class LoraWeights:
         """Names the part of the set that changes the text encoders."""
         return self._text_key
 
-    def set(self, loras: Sequence[Lora]) -> None:
+    def set(self, loras: Sequence[Lora], read: Sequence["LoraChanges"] = ()) -> None:
         """Make the weights what they are under `loras`, whose order does not matter.
 
-        Sums are made in float32 and rounded once to the dtype of the weights.
+        Sums are made in float32 and rounded once to the dtype of the weights. Files that are not
+        in `read` are read now.
 
         Raises:
             CandidateError: a file cannot be read, has changed meanwhile or does not fit, holds a
@@ -65,23 +68,27 @@ class LoraWeights:
             return
         self._restore()
         try:
-            self._apply(wanted)
+            self._apply(wanted, {each.lora.digest: each for each in read})
         except BaseException:
             self._restore()
             raise
 
     @torch.no_grad()
-    def _apply(self, loras: tuple[Lora, ...]) -> None:
+    def _apply(self, loras: tuple[Lora, ...], read: Mapping[str, "LoraChanges"]) -> None:
         changes: dict[_Home, list[_Change]] = {}
         for lora in loras:
-            for change in _read(lora, self._model):
+            file = read.get(lora.digest) or read_changes(lora, self._model)
+            for layer in file.layers:
+                change = _Change(lora, layer, file.tensors)
                 changes.setdefault(change.home, []).append(change)
-        fits = [self._add(home, parts) for home, parts in changes.items()]
-        if fits and not torch.stack(fits).all():  # waits for the device once, not every time
+        for home, parts in changes.items():
+            self._add(home, parts)
+        # Asked once, because the host waits for the answer.
+        if not get_total_norm([self._weights[home] for home in changes], inf).isfinite():
             self._blame(changes)
         self._active = loras
-        parts = (part for each in changes.values() for part in each)
-        on_text = {part.lora for part in parts if part.home[0] != "unet"}
+        every = (change for parts in changes.values() for change in parts)
+        on_text = {change.lora for change in every if change.home[0] != "unet"}
         self._text_key = " ".join(f"{lora.digest}*{lora.weight}" for lora in in_order(on_text))
 
     @torch.no_grad()
@@ -92,28 +99,26 @@ class LoraWeights:
         self._active = ()
         self._text_key = ""
 
-    def _add(self, home: _Home, changes: Sequence["_Change"]) -> Tensor:
-        """Write the sum into the weight; whether all of it is finite, () bool on its device."""
+    def _add(self, home: _Home, changes: Sequence["_Change"]) -> None:
         weight = self._weights[home]
         if home not in self._pristine:
             self._pristine[home] = weight.detach().clone()
-        changed = self._sum(home, changes)
-        weight.copy_(changed)
-        return changed.isfinite().all()
+        weight.copy_(self._sum(home, changes))
 
     def _sum(self, home: _Home, changes: Sequence["_Change"]) -> Tensor:
+        """The weight in float32."""
         pristine = self._pristine[home]
-        total = torch.zeros_like(pristine, dtype=torch.float32)
-        for change in changes:
-            total += change.delta(pristine.device).reshape(pristine.shape)
-        return (pristine.float() + total).to(pristine.dtype)
+        first, *others = (change.delta(pristine.device) for change in changes)
+        for other in others:
+            first += other
+        return first.reshape(pristine.shape).add_(pristine)
 
     def _blame(self, changes: Mapping[_Home, Sequence["_Change"]]) -> NoReturn:
         """Say what is not finite: numbers of a file, or else the sum."""
         for home, parts in changes.items():
             for change in parts:
                 change.check(self._pristine[home].device)
-            if not self._sum(home, parts).isfinite().all():
+            if not self._sum(home, parts).to(self._pristine[home].dtype).isfinite().all():
                 raise CandidateError(
                     f"{' and '.join(map(str, parts))} carries a weight of the {home[0]} beyond "
                     f"{self._pristine[home].dtype}; use a smaller weight or another file"
@@ -143,7 +148,7 @@ class _Change:
             scale = self._load(self.layer.alpha, torch.device("cpu")).item() / self.layer.rank
         up = self._load(self.layer.up, device).flatten(1)
         down = self._load(self.layer.down, device).flatten(1)
-        return self.lora.weight * scale * (up @ down)
+        return (up @ down).mul_(self.lora.weight * scale)
 
     def check(self, device: torch.device) -> None:
         """Whether its numbers are.
@@ -162,8 +167,21 @@ class _Change:
         return self.tensors[key].to(device).float()
 
 
-def _read(lora: Lora, model: ModelFolder) -> Iterator[_Change]:
-    """What a file changes. It is read whole: a mapped file that is cut off ends the process."""
+@dataclass(frozen=True, slots=True)
+class LoraChanges:
+    """What a LoRA's file changes, and its tensors by key, on the CPU."""
+
+    lora: Lora
+    layers: Sequence[LoraLayer]
+    tensors: Mapping[str, Tensor]
+
+
+def read_changes(lora: Lora, model: ModelFolder) -> LoraChanges:
+    """Read a LoRA's file for a model, whole: a mapped file that is cut off ends the process.
+
+    Raises:
+        CandidateError: it cannot be read, has changed meanwhile or does not fit.
+    """
     try:
         layers = read_lora(lora.file, model).layers
         tensors = load(lora.file.read_bytes())
@@ -174,8 +192,7 @@ def _read(lora: Lora, model: ModelFolder) -> Iterator[_Change]:
         check_unchanged(lora.file, lora.digest)
         raise CandidateError(f"{lora.file}: cannot be read ({error}); download it again") from error
     check_unchanged(lora.file, lora.digest)
-    for layer in layers:
-        yield _Change(lora, layer, tensors)
+    return LoraChanges(lora, layers, tensors)
 
 
 def _identities(loras: Sequence[Lora]) -> list[tuple[str, float]]:

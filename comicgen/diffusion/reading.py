@@ -8,29 +8,36 @@ from threading import Thread
 from torch import Tensor
 
 from comicgen.diffusion.control import read_control_image
+from comicgen.diffusion.lora import LoraChanges, read_changes
 from comicgen.diffusion.sampling import draw_noise
 from comicgen.diffusion.schedulers import SAMPLERS
 from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.errors import CandidateError
 from comicgen.plan import Batch, Candidate
 from comicgen.sizes import Size
+from comicgen.storyboard import Lora
+from comicgen.weights import ModelFolder
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """For each lane its control image (1, 3, H, W) float32 on the CPU, None without control or
-    candidate, or why it cannot be read; and the noise of `draw_noise`, where empty lanes have
-    seed 0."""
+    candidate, or why it cannot be read; the noise of `draw_noise`, where empty lanes have seed 0;
+    and what LoRAs change that were read ahead."""
 
     images: Sequence[Tensor | CandidateError | None]
     noise: Tensor
+    loras: Sequence[LoraChanges] = ()
 
 
 class Reading:
     """Reads one batch ahead, in a thread beside the one that draws."""
 
-    def __init__(self, latent_shape: Callable[[Size], tuple[int, int, int]]) -> None:
+    def __init__(
+        self, latent_shape: Callable[[Size], tuple[int, int, int]], model: ModelFolder
+    ) -> None:
         self._latent_shape = latent_shape
+        self._model = model
         self._ahead: tuple[Batch, Future[Read]] | None = None
 
     def read(self, batch: Batch, upcoming: Sequence[Batch]) -> Read:
@@ -41,27 +48,36 @@ class Reading:
             found = self._read(batch)
         self._ahead = None
         if upcoming:
-            self._ahead = upcoming[0], self._begin(upcoming[0])
+            new = upcoming[0].loras if upcoming[0].loras != batch.loras else ()
+            self._ahead = upcoming[0], self._begin(upcoming[0], new)
         return found
 
-    def _begin(self, batch: Batch) -> Future[Read]:
+    def _begin(self, batch: Batch, loras: Sequence[Lora]) -> Future[Read]:
         """Read a batch in a thread that does not keep the process, should a disk never answer."""
         found: Future[Read] = Future()
 
         def read() -> None:
             try:
-                found.set_result(self._read(batch))
+                found.set_result(self._read(batch, loras))
             except Exception as error:  # noqa: BLE001 - it is raised by result(), in its own batch
                 found.set_exception(error)
 
         Thread(target=read, name="reading", daemon=True).start()
         return found
 
-    def _read(self, batch: Batch) -> Read:
+    def _read(self, batch: Batch, loras: Sequence[Lora] = ()) -> Read:
         draws = 1 + batch.steps if SAMPLERS[batch.sampler].noisy else 1
         seeds = [lane.seed if lane else 0 for lane in batch.lanes]
         images = [_control_image(lane) if lane else None for lane in batch.lanes]
-        return Read(images, draw_noise(seeds, self._latent_shape(batch.bucket.size), draws))
+        noise = draw_noise(seeds, self._latent_shape(batch.bucket.size), draws)
+        return Read(images, noise, self._changes(loras))
+
+    def _changes(self, loras: Sequence[Lora]) -> Sequence[LoraChanges]:
+        """None where one cannot be read, which the batch will find when it needs them."""
+        try:
+            return [read_changes(lora, self._model) for lora in loras]
+        except CandidateError:
+            return ()
 
 
 def _control_image(candidate: Candidate) -> Tensor | CandidateError | None:
