@@ -1,6 +1,7 @@
 """The lean networks draw what diffusers' draw, with the same parameters in the same places."""
 
 import copy
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from diffusers.models.attention_processor import Attention
 from diffusers.models.resnet import ResnetBlock2D
 from lora_files import Recipe, lora_at, write_peft
 
-from comicgen.diffusion.lean import One, SplitGEGLU, lean
+from comicgen.diffusion.lean import One, SplitGEGLU, lean, why_without_kernels
 from comicgen.diffusion.lora import LoraWeights
 from comicgen.diffusion.models import Components
 
@@ -143,3 +144,17 @@ def test_a_gate_is_the_same_as_diffusers() -> None:
         lean(plain)
 
         torch.testing.assert_close(plain(rows), expected)
+
+
+def test_without_a_gpu_or_triton_torchs_kernels_are_left(
+    pocket: Components, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "comicgen.diffusion.kernels", raising=False)
+
+    assert why_without_kernels(torch.device("cpu"), torch.float32) == "cpu is no GPU"
+    why = why_without_kernels.__wrapped__(torch.device("cuda", 0), torch.float16)
+    assert why.startswith("Triton does not work: ")
+    assert not [
+        m for m in lean_copy(pocket.vae).modules() if type(m).__module__.endswith("kernels")
+    ]

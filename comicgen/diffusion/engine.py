@@ -12,6 +12,7 @@ from comicgen.diffusion.attention import choose
 from comicgen.diffusion.conditioning import Lane
 from comicgen.diffusion.decode import Decoded, Decoder
 from comicgen.diffusion.graph_cache import GraphCache
+from comicgen.diffusion.lean import why_without_kernels
 from comicgen.diffusion.lora import LoraWeights
 from comicgen.diffusion.memory import Memory, is_out_of_memory
 from comicgen.diffusion.models import PRECISIONS, REFUSALS, Components, load_model
@@ -118,6 +119,8 @@ class DiffusionEngine:
         if self._memory and not upcoming:
             peak, name = self._memory.peak / 2**30, torch.cuda.get_device_name(self._device)
             yield Note(f"attention by {self._attention.name} kernels")
+            if reason := why_without_kernels(self._device, self._model.dtype):
+                yield Note(f"group norms and biases by torch's slower kernels: {reason}")
             yield Note(f"peak memory {peak:.2f} GiB on {name}")
 
     def _capture_ahead(self, batch: Batch, upcoming: Sequence[Batch]) -> None:

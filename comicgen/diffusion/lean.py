@@ -4,8 +4,10 @@
 Parameters keep their storage.
 """
 
+from functools import cache
 from typing import Any
 
+import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name for it
 from diffusers.models.activations import GEGLU
 from diffusers.models.attention import FeedForward
@@ -22,13 +24,33 @@ def embed_once(controlnet: Any) -> None:
 
 
 def lean(network: Any) -> None:
-    """Exchange what `SplitGEGLU` and `One` can stand for, in place."""
+    """Exchange what `SplitGEGLU`, `One` and, where they can be used, our kernels stand for."""
+    weight = next(network.parameters())
+    if not why_without_kernels(weight.device, weight.dtype):
+        from comicgen.diffusion import kernels
+
+        kernels.exchange(network)
     for module in network.modules():
         if isinstance(module, FeedForward) and type(module.net[0]) is GEGLU:
             module.net[0] = SplitGEGLU(module.net[0])
         for divisor in _DIVISORS:
             if getattr(module, divisor, None) == 1:
                 setattr(module, divisor, One())
+
+
+@cache
+def why_without_kernels(device: torch.device, dtype: torch.dtype) -> str:
+    """Why our kernels are not used on a device; empty where they give torch's own bits."""
+    if device.type != "cuda":
+        return f"{device} is no GPU"
+    try:
+        from comicgen.diffusion import kernels
+
+        with torch.cuda.device(device):
+            differing = sorted(kernels.differing(device, dtype))
+    except Exception as error:  # noqa: BLE001 - what a compiler and its parts may raise is theirs
+        return f"Triton does not work: {str(error).partition(chr(10))[0] or type(error).__name__}"
+    return f"{' and '.join(differing)} differ from torch's" if differing else ""
 
 
 class EmbedOnce(nn.Module):
