@@ -13,7 +13,7 @@ from shutil import which
 from comicgen.errors import CommandError
 
 NUMERICS = "plain"
-"""Kernels of torch and its libraries, none fused or compiled."""
+"""The bits of torch and its libraries, whatever kernels give them."""
 
 _PROC = Path("/proc")
 _DEV = Path("/dev")

@@ -150,11 +150,12 @@ def test_without_a_gpu_or_triton_torchs_kernels_are_left(
     pocket: Components, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "comicgen.diffusion.kernels", raising=False)
+    for own in ("kernels", "kernel_modules"):
+        monkeypatch.delitem(sys.modules, f"comicgen.diffusion.{own}", raising=False)
 
     assert why_without_kernels(torch.device("cpu"), torch.float32) == "cpu is no GPU"
     why = why_without_kernels.__wrapped__(torch.device("cuda", 0), torch.float16)
     assert why.startswith("Triton does not work: ")
     assert not [
-        m for m in lean_copy(pocket.vae).modules() if type(m).__module__.endswith("kernels")
+        m for m in lean_copy(pocket.vae).modules() if type(m).__module__.endswith("kernel_modules")
     ]

@@ -53,6 +53,8 @@ def telling_graphs() -> Iterator[Report]:
     finally:
         if last:
             show(_replays(last[number] for number in sorted(last)))
+        else:
+            say("no CUDA graph was captured")
 
 
 def _captured(label: GraphLabel) -> str:

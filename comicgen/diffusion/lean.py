@@ -27,9 +27,9 @@ def lean(network: Any) -> None:
     """Exchange what `SplitGEGLU`, `One` and, where they can be used, our kernels stand for."""
     weight = next(network.parameters())
     if not why_without_kernels(weight.device, weight.dtype):
-        from comicgen.diffusion import kernels
+        from comicgen.diffusion.kernel_modules import exchange
 
-        kernels.exchange(network)
+        exchange(network)
     for module in network.modules():
         if isinstance(module, FeedForward) and type(module.net[0]) is GEGLU:
             module.net[0] = SplitGEGLU(module.net[0])
@@ -40,17 +40,22 @@ def lean(network: Any) -> None:
 
 @cache
 def why_without_kernels(device: torch.device, dtype: torch.dtype) -> str:
-    """Why our kernels are not used on a device; empty where they give torch's own bits."""
+    """Why our kernels are not used on a device; empty where they give torch's own bits.
+
+    They must do so in float32 too, in which a VAE that overflows decodes again.
+    """
     if device.type != "cuda":
         return f"{device} is no GPU"
     try:
-        from comicgen.diffusion import kernels
+        from comicgen.diffusion.kernel_modules import differing
 
-        with torch.cuda.device(device):
-            differing = sorted(kernels.differing(device, dtype))
+        with torch.cuda.device(device), torch.no_grad():
+            found = [each for own in {dtype, torch.float32} for each in differing(device, own)]
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - what a compiler and its parts may raise is theirs
         return f"Triton does not work: {str(error).partition(chr(10))[0] or type(error).__name__}"
-    return f"{' and '.join(differing)} differ from torch's" if differing else ""
+    return f"{', '.join(sorted(found))} would differ from torch's" if found else ""
 
 
 class EmbedOnce(nn.Module):
