@@ -198,6 +198,9 @@ def test_failed_draws_only_what_failed(
     assert (ended.code, len(ended.drawn), ended.lines[-1]["failed"]) == (3, 5, 1)
     assert "failed (nan)" in comicgen("status").err
     assert comicgen("render", "--failed", "--json").drawn == ["p02-c02"]
+    said = comicgen("render", "--failed").err
+    assert "nothing to do" in said
+    assert said.endswith("none that was chosen has failed\n")
 
 
 def test_an_unknown_panel_names_the_nearest(comicgen: Comicgen, story: Path) -> None:

@@ -90,6 +90,13 @@ def _telling(todo: Plan, order: Order) -> Iterator[Report]:
         yield tell
 
 
+def _more(order: Order) -> str:
+    """Why there may be less to do than expected."""
+    if order.selection.failed:
+        return "; none that was chosen has failed"
+    return "; --redo draws the chosen ones again" if order.selection != EVERYTHING else ""
+
+
 def _conclude(todo: Plan, result: Result, folder: Path, order: Order) -> None:
     left = todo.pictures - result.drawn - result.failed
     if order.json:
@@ -100,8 +107,7 @@ def _conclude(todo: Plan, result: Result, folder: Path, order: Order) -> None:
         return
     reports.decisions("left alone, not asked for", todo.waiting)
     if not todo.batches:
-        again = "; --redo draws the chosen ones again" if order.selection != EVERYTHING else ""
-        say(f"nothing to do: {count(len(todo.kept), 'candidate')} kept in {folder}{again}")
+        say(f"nothing to do: {count(len(todo.kept), 'candidate')} kept in {folder}{_more(order)}")
         return
     failed = f", {result.failed} failed" if result.failed else ""
     stopped = f"; stopped with {left} left, the same command goes on" if result.interrupted else ""
