@@ -29,6 +29,7 @@ from drawings import (
 )
 from lora_files import Recipe, lora_at, write_peft
 
+from comicgen.diffusion import lora, reading
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.models import Components
 from comicgen.environment import current
@@ -120,6 +121,22 @@ def test_a_network_that_cannot_run_fails_its_batch_only(
     [failed] = results.failed
     assert why in failed.reason
     assert draw(engine, candidate(quick())).failed == []
+
+
+@pytest.mark.parametrize("where", [(lora, "load"), (reading, "draw_noise")])
+def test_a_machine_without_memory_fails_its_batch_only(
+    where: tuple[Any, str], engine: DiffusionEngine, pocket: Components, tmp_path: Path
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise MemoryError
+
+    style = lora_at(write_peft(tmp_path / "style.safetensors", pocket.folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*where, full)
+        [failed] = draw(engine, candidate(quick(loras=(style,)))).failed
+
+    assert "memory is full" in failed.reason
+    assert draw(engine, candidate(quick(loras=(style,)))).failed == []
 
 
 def test_a_file_replaced_during_the_run_is_not_drawn_under_its_old_name(

@@ -1,7 +1,7 @@
 """What a batch needs from the disk is read while the one before it is drawn."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,14 +38,20 @@ def numbered(seed: int, *loras: Lora) -> Batch:
     return batch(candidate(shot(loras=loras), seed))
 
 
+class Panic(BaseException):
+    """As extension modules raise it."""
+
+
 class Disk:
     """Every reading: which seed, in which thread; a seed that is in `held` waits for `go`."""
 
-    def __init__(self, held: Sequence[int] = (), errors: Sequence[int] = ()) -> None:
+    def __init__(
+        self, held: Sequence[int] = (), errors: Mapping[int, BaseException] | None = None
+    ) -> None:
         self.read: list[int] = []
         self.threads: list[threading.Thread] = []
         self.begun, self.go = threading.Event(), threading.Event()
-        self._held, self._errors = held, errors
+        self._held, self._errors = held, errors or {}
 
     def draw_noise(self, seeds: Sequence[int], shape: tuple[int, int, int], draws: int) -> Tensor:
         self.read += seeds
@@ -54,7 +60,7 @@ class Disk:
             self.begun.set()
             assert self.go.wait(PATIENCE)
         if seeds[0] in self._errors:
-            raise ValueError(f"no noise for {seeds[0]}")
+            raise self._errors[seeds[0]]
         return draw_noise(seeds, shape, draws)
 
 
@@ -114,11 +120,14 @@ def test_an_equal_batch_is_not_taken_for_the_one_that_was_read(
     assert sorted(disk.read) == [1, 2, 2]
 
 
-def test_what_goes_wrong_ahead_is_raised_by_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Disk(errors=[2])
+@pytest.mark.parametrize("error", [ValueError("no noise"), MemoryError(), Panic()])
+def test_what_goes_wrong_ahead_is_raised_by_its_own_batch(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(errors={2: error})
     ahead, (one, two, three) = at(disk, monkeypatch), map(numbered, (1, 2, 3))
     ahead.read(one, [two, three])
-    with pytest.raises(ValueError, match="no noise for 2"):
+    with pytest.raises(type(error)):
         ahead.read(two, [three])
 
     assert same(ahead.read(three, []), fresh().read(three, []))
@@ -212,4 +221,17 @@ def test_a_lora_that_cannot_be_read_ahead_is_left_to_its_batch(tmp_path: Path) -
     reader, next_one = fresh(), numbered(2, good, bad)
     reader.read(numbered(1), [next_one])
 
-    assert reader.read(next_one, []).loras == ()
+    assert reader.read(next_one, []).loras == []
+
+
+def test_memory_that_is_too_short_to_read_ahead_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def panic(*_: object) -> None:
+        raise Panic
+
+    reader, next_one = fresh(), numbered(2, *two_loras(tmp_path))
+    monkeypatch.setattr(reading, "read_changes", panic)
+    reader.read(numbered(1), [next_one])
+
+    assert reader.read(next_one, []).loras == []

@@ -137,6 +137,7 @@ class DiffusionEngine:
     ) -> tuple[list[tuple[Candidate, Tensor]], list[Failed]]:
         """The latents (1, C, h, w) of each candidate that can be drawn, and the others."""
         self._loras.set(batch.loras, read.loras)
+        read.loras.clear()  # the next set is being read
         lanes: list[Lane | None] = []
         failed: list[Failed] = []
         for candidate, image in zip(batch.lanes, read.images, strict=True):
@@ -215,6 +216,10 @@ class DiffusionEngine:
         except torch.OutOfMemoryError as error:
             raise CandidateError(
                 f"out of memory on {self._device}; use a smaller size, or a smaller --batch"
+            ) from error
+        except MemoryError as error:
+            raise CandidateError(
+                "this machine's memory is full; close what else uses it"
             ) from error
         except REFUSALS as error:
             raise self._judge(error) from error

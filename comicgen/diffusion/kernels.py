@@ -190,7 +190,7 @@ def _halves(x, ROWS: tl.constexpr, HALF: tl.constexpr):
     return tl.split(x.reshape(ROWS, 2, HALF).permute(0, 2, 1))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["channels", "per_group"])
 def _normalise(
     x,
     mean_of,
@@ -222,7 +222,7 @@ def _normalise(
     tl.store(normed + start + at, value, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["channels"])
 def _add(x, bias, per_plane, residual, channels, area, BLOCK: tl.constexpr):
     plane = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

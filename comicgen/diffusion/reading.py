@@ -23,11 +23,11 @@ from comicgen.weights import ModelFolder
 class Read:
     """For each lane its control image (1, 3, H, W) float32 on the CPU, None without control or
     candidate, or why it cannot be read; the noise of `draw_noise`, where empty lanes have seed 0;
-    and what LoRAs change that were read ahead."""
+    and what LoRAs change that were read ahead, to be cleared by who has used it."""
 
     images: Sequence[Tensor | CandidateError | None]
     noise: Tensor
-    loras: Sequence[LoraChanges] = ()
+    loras: list[LoraChanges]
 
 
 class Reading:
@@ -59,7 +59,7 @@ class Reading:
         def read() -> None:
             try:
                 found.set_result(self._read(batch, loras))
-            except Exception as error:  # noqa: BLE001 - it is raised by result(), in its own batch
+            except BaseException as error:  # noqa: BLE001 - result() raises it, in its own batch
                 found.set_exception(error)
 
         Thread(target=read, name="reading", daemon=True).start()
@@ -72,12 +72,12 @@ class Reading:
         noise = draw_noise(seeds, self._latent_shape(batch.bucket.size), draws)
         return Read(images, noise, self._changes(loras))
 
-    def _changes(self, loras: Sequence[Lora]) -> Sequence[LoraChanges]:
-        """None where one cannot be read, which the batch will find when it needs them."""
+    def _changes(self, loras: Sequence[Lora]) -> list[LoraChanges]:
+        """Nothing where not all can be read, or memory is short: the batch reads them itself."""
         try:
             return [read_changes(lora, self._model) for lora in loras]
-        except CandidateError:
-            return ()
+        except BaseException:  # noqa: BLE001 - a library panics past Exception without memory
+            return []
 
 
 def _control_image(candidate: Candidate) -> Tensor | CandidateError | None:
