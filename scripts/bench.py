@@ -1,7 +1,8 @@
 """Time comicgen against diffusers' own pipelines on one GPU.
 
-    python scripts/bench.py [single] [batch] [story] [--json FILE]
+    python scripts/bench.py [pieces] [single] [batch] [story] [--json FILE]
 
+pieces  a step called and replayed, a decode, a switch of LoRAs, and kernels of attention
 single  one picture, from embeddings to pixels on the host
 batch   1, 2, 4, 8 and 16 pictures side by side, with graphs and without
 story   a storyboard of LoRA sets, sizes and ControlNets, from its YAML to the files on disk
@@ -29,7 +30,7 @@ from typing import Any
 
 import full_size
 import torch
-from bench_parts import batch, single, story
+from bench_parts import batch, pieces, single, story
 from bench_parts.setting import Setting, say
 from bench_parts.theirs import quiet
 from bench_parts.timing import matmul_ceiling
@@ -39,6 +40,7 @@ from comicgen.environment import current
 from comicgen.sizes import read_size
 
 PARTS: dict[str, Callable[[Setting], dict[str, Any]]] = {
+    "pieces": pieces.measure,
     "single": single.measure,
     "batch": batch.measure,
     "story": story.measure,

@@ -269,14 +269,16 @@ def test_the_benchmark_draws_with_both_arms_and_answers_in_json(
 ) -> None:
     file = tmp_path / "bench.json"
     quick = "--model pocket --device cpu --size 96x64 --steps 2 --rounds 1 --panels 2"
-    bench.main(["single", "story", *quick.split(), "--json", str(file)])
+    bench.main(["pieces", "single", "story", *quick.split(), "--json", str(file)])
 
     told = capsys.readouterr()
     results = json.loads(told.out)
     single, story = results["single"], results["story"]
     assert results == json.loads(file.read_text())
     assert "story    theirs / ours" in told.err
-    assert [*results] == ["machine", "setting", "single", "story"]
+    assert [*results] == ["machine", "setting", "pieces", "single", "story"]
+    assert [each["pictures"] for each in results["pieces"]["steps"]] == [1, 2, 4, 8, 16] * 2
+    assert results["pieces"]["LoRA"].keys() == {"read", "switch"}
     assert single["ratio"] == pytest.approx(
         single["theirs"]["median"] / single["ours"]["median"], rel=0.01
     )
@@ -291,4 +293,5 @@ def test_the_benchmark_names_its_parts(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         bench.main(["singel"])
 
-    assert "no part is called singel; there are single, batch, story" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no part is called singel; there are pieces, single, batch, story" in told

@@ -21,7 +21,7 @@ _ORDER = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-"""Fastest first, as measured at SDXL's shapes (docs/graphs.md)."""
+"""Fastest first for SDXL at 1024x1024, as `scripts/bench.py pieces` measures it."""
 
 
 @dataclass(frozen=True, slots=True)
