@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"{setting.environment.label}; matmul {results['machine']['matmul']}")
         for part in asked.parts or PARTS:
             results[part] = PARTS[part](setting)
-            missed += not results[part]["met"]
+            missed += not results[part].get("met", True)
     text = json.dumps(results, indent=1)
     if asked.json:
         asked.json.write_text(text + "\n", encoding="utf-8")

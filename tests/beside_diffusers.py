@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from bench_parts.replays import Desk
 from diffusers import EulerDiscreteScheduler, StableDiffusionXLControlNetPipeline
-from replays import Desk
 from torch import Tensor
 
 from comicgen.diffusion.attention import choose

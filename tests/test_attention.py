@@ -89,7 +89,7 @@ def test_kernels_are_this_backend_and_those_after_it_in_this_order(name: str) ->
     allowed = NAMES[NAMES.index(name) :]
     with Attention(name).kernels():
         assert flags() == [*(each in allowed for each in NAMES), False]
-        assert order()[: len(allowed)] == [attention._ORDER[each].value for each in allowed]
+        assert order()[: len(allowed)] == [attention.BACKENDS[each].value for each in allowed]
 
 
 def test_torchs_flags_and_order_are_as_they_were_after_an_error() -> None:

@@ -10,8 +10,8 @@ import figures
 import full_size
 import pytest
 import torch
+from bench_parts.replays import Desk
 from beside_diffusers import Job, Networks, compare, influence, weak
-from replays import Desk
 
 from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.models import Components, load_controlnet

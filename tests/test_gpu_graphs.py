@@ -10,7 +10,7 @@ import figures
 import full_size
 import pytest
 import torch
-from replays import BATCHES, SIZES, Desk
+from bench_parts.replays import Desk
 from torch import Tensor
 
 from comicgen.diffusion.graph_task import Task
@@ -22,6 +22,8 @@ from comicgen.sizes import Size
 pytestmark = pytest.mark.gpu
 
 SMALL = Size(512, 384)
+SIZES = (Size(1024, 1024), Size(832, 1216), Size(1216, 832), Size(1344, 768), Size(768, 1344))
+BATCHES = (8, 4, 2, 1)
 
 
 @pytest.fixture(scope="module")

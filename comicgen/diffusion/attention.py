@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - the field's name for it
 from diffusers.models.attention_processor import Attention as Layer
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-_ORDER = {
+BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -35,8 +35,8 @@ class Attention:
 
     def kernels(self) -> AbstractContextManager[None]:
         """While it lasts, attention is computed by these."""
-        backends = list(_ORDER.values())
-        usable = backends[backends.index(_ORDER[self.name]) :]
+        backends = list(BACKENDS.values())
+        usable = backends[backends.index(BACKENDS[self.name]) :]
         chosen: AbstractContextManager[None] = sdpa_kernel(usable, set_priority=True)
         return chosen
 
@@ -45,12 +45,12 @@ def choose(unet: Any) -> Attention:
     """The first backend that can do every width of attention head in this UNet, where it lies."""
     layers = [module for module in unet.modules() if isinstance(module, Layer)]
     widths = {layer.inner_dim // layer.heads for layer in layers}
-    works = (name for name in _ORDER if _works(name, widths, unet.device, unet.dtype))
+    works = (name for name in BACKENDS if _works(name, widths, unet.device, unet.dtype))
     return Attention(next(works))
 
 
 def _works(name: str, widths: Iterable[int], device: torch.device, dtype: torch.dtype) -> bool:
-    with warnings.catch_warnings(), sdpa_kernel(_ORDER[name]):
+    with warnings.catch_warnings(), sdpa_kernel(BACKENDS[name]):
         warnings.simplefilter("ignore")  # in which torch explains why a backend cannot
         try:
             for width in widths:

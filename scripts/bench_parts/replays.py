@@ -1,7 +1,7 @@
 """Graph caches by hand: a denoiser in a bucket, with inputs from a seed, replayed or not."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,24 +17,22 @@ from comicgen.diffusion.prepared import Prepared, invented
 from comicgen.plan import Bucket, GraphKey
 from comicgen.sizes import Size
 
-SIZES = (Size(1024, 1024), Size(832, 1216), Size(1216, 832), Size(1344, 768), Size(768, 1344))
-BATCHES = (8, 4, 2, 1)
-
 
 @dataclass(frozen=True)
 class Desk:
-    """A UNet, a ControlNet beside it, and a stream and cache for them on their device."""
+    """A UNet, a ControlNet beside it, and a cache for them; on a GPU its stream and memory."""
 
     unet: Any
     controlnet: Any
-    stream: torch.cuda.Stream
+    stream: Any
     cache: GraphCache
-    memory: Memory
+    memory: Any
 
     @classmethod
     def beside(cls, unet: Any, controlnet: Any) -> "Desk":
-        stream: Any = torch.cuda.Stream(unet.device)
-        memory = Memory(unet.device)
+        on_gpu = unet.device.type == "cuda"
+        stream: Any = torch.cuda.Stream(unet.device) if on_gpu else None
+        memory = Memory(unet.device) if on_gpu else None
         return cls(unet, controlnet, stream, GraphCache(stream, memory, "any", False), memory)
 
     def denoiser(self, controlled: bool) -> Denoiser:
@@ -73,8 +71,11 @@ class Desk:
     @contextmanager
     def working(self) -> Iterator[None]:
         """On the device and stream of the cache, as the engine works."""
-        place = torch.cuda.device(self.unet.device)
-        with torch.inference_mode(), place, torch.cuda.stream(self.stream):
+        with ExitStack() as place:
+            place.enter_context(torch.inference_mode())
+            if self.stream is not None:
+                place.enter_context(torch.cuda.device(self.unet.device))
+                place.enter_context(torch.cuda.stream(self.stream))
             yield
 
     def replayed(self, task: Task, moment: float = 500.0) -> Tensor:
