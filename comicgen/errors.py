@@ -94,3 +94,8 @@ class CandidateError(ComicgenError):
     """One candidate cannot be drawn, for the reason given; others can."""
 
     exit_code = 3
+
+
+def first_line(error: Exception) -> str:
+    """What the error of a library says before its details; its name where it says nothing."""
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -90,7 +90,7 @@ def _telling(todo: Plan, order: Order) -> Iterator[Report]:
         yield tell
 
 
-def _more(order: Order) -> str:
+def _hint(order: Order) -> str:
     """Why there may be less to do than expected."""
     if order.selection.failed:
         return "; none that was chosen has failed"
@@ -107,7 +107,7 @@ def _conclude(todo: Plan, result: Result, folder: Path, order: Order) -> None:
         return
     reports.decisions("left alone, not asked for", todo.waiting)
     if not todo.batches:
-        say(f"nothing to do: {count(len(todo.kept), 'candidate')} kept in {folder}{_more(order)}")
+        say(f"nothing to do: {count(len(todo.kept), 'candidate')} kept in {folder}{_hint(order)}")
         return
     failed = f", {result.failed} failed" if result.failed else ""
     stopped = f"; stopped with {left} left, the same command goes on" if result.interrupted else ""

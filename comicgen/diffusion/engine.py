@@ -22,7 +22,7 @@ from comicgen.diffusion.text import Embedding, TextEncoding
 from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.engine import Drawn, Event, Failed, GraphOptions, Note
 from comicgen.environment import Environment
-from comicgen.errors import CandidateError, DeviceLost, InputError, MachineError
+from comicgen.errors import CandidateError, DeviceLost, InputError, MachineError, first_line
 from comicgen.plan import Batch, Candidate
 from comicgen.prompts import load_tokenizers
 from comicgen.storyboard import Model
@@ -93,7 +93,7 @@ class DiffusionEngine:
             ) from error
         except RuntimeError as error:
             raise MachineError(
-                f"{place} cannot be used ({_first_line(error)}); "
+                f"{place} cannot be used ({first_line(error)}); "
                 "mend its driver, or use --device cpu"
             ) from error
 
@@ -226,7 +226,7 @@ class DiffusionEngine:
 
     def _judge(self, error: Exception) -> CandidateError | DeviceLost:
         """Whether one batch failed, or the device for good: then it fails at everything."""
-        what = _first_line(error)
+        what = first_line(error)
         if self._stream is not None:
             try:
                 torch.cuda.synchronize(self._device)
@@ -236,10 +236,6 @@ class DiffusionEngine:
                     "again, and restart the machine if it stays so"
                 )
         return CandidateError(what)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:

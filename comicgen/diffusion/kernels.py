@@ -32,12 +32,12 @@ def group_norm(
     chain; here the next eight are on their way. `silu` is for 16 bits, in which every number
     was compared.
     """
-    wide = keeps_wide_statistics(x.device, x.dtype)
+    wide = _keeps_wide_statistics(x.device, x.dtype)
     return _group_norm(x, groups, weight, bias, eps, silu, wide)
 
 
 @cache
-def keeps_wide_statistics(device: torch.device, dtype: torch.dtype) -> bool:
+def _keeps_wide_statistics(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether torch normalises with float32 statistics, as from 2.14 on, or rounds them before."""
     x = torch.linspace(-1.1, 0.7, 8 * CHAINS).view(1, 8, -1, 1).to(device, dtype)
     weight, bias = x[0, :, 0, 0].clone(), x[0, :, 1, 0].clone()

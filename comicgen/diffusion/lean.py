@@ -13,6 +13,8 @@ from diffusers.models.activations import GEGLU
 from diffusers.models.attention import FeedForward
 from torch import Tensor, nn
 
+from comicgen.errors import first_line
+
 _DIVISORS = ("output_scale_factor", "rescale_output_factor")
 """By which ResNet blocks and attention layers divide what they give, and which are mostly 1."""
 
@@ -54,7 +56,7 @@ def why_without_kernels(device: torch.device, dtype: torch.dtype) -> str:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - what a compiler and its parts may raise is theirs
-        return f"Triton does not work: {str(error).partition(chr(10))[0] or type(error).__name__}"
+        return f"Triton does not work: {first_line(error)}"
     return f"{', '.join(sorted(found))} would differ from torch's" if found else ""
 
 

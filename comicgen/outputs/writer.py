@@ -23,15 +23,7 @@ from comicgen.outputs.disk import (
     replace,
     replacing,
 )
-from comicgen.outputs.entries import (
-    Asked,
-    Begun,
-    Done,
-    Ended,
-    Entry,
-    Failure,
-    Head,
-)
+from comicgen.outputs.entries import Asked, Begun, Done, Ended, Entry, Failure, Head
 from comicgen.outputs.folder import path_from, read_journal
 from comicgen.outputs.history import retire
 from comicgen.outputs.journal import JOURNAL, Journal
