@@ -21,7 +21,7 @@ from comicgen.engine import GraphLabel, Note
 from comicgen.plan import Bucket, GraphKey
 from comicgen.sizes import Size
 
-STREAM: Any = SimpleNamespace(synchronize=lambda: None)
+STREAM: Any = SimpleNamespace(synchronize=lambda: None, device_index=0)
 """Stands for a CUDA stream."""
 
 

@@ -181,6 +181,22 @@ def test_a_capture_that_fails_costs_its_bucket_only_the_graph(desk: Desk) -> Non
     ]
 
 
+def test_a_capture_that_fails_holds_no_memory(desk: Desk) -> None:
+    """And what is not used goes back to the device, as before it."""
+    good, bad = desk.task(SMALL, 2, False), desk.task(Size(1024, 1024), 4, True)
+    desk.replayed(good)
+    desk.eager(bad)
+    desk.cache.clear()
+    before = desk.memory.held
+
+    desk.replayed(good)
+    desk.replayed(replace(bad, network=Waiting(bad.network)))
+    assert desk.cache.keys == (good.key,)
+    desk.cache.clear()
+
+    assert desk.memory.held == before
+
+
 class Deaf:
     """A network that keeps what it was first given of one input: a copy made on the host."""
 

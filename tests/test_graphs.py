@@ -168,15 +168,33 @@ def test_a_graph_goes_on_in_a_buffer_that_became_too_small_for_others() -> None:
 
 
 class Cuda:
-    """What `record` asks of torch, and whether garbage was collected meanwhile."""
+    """What `record` asks of torch, and whether garbage was collected meanwhile.
 
-    def __init__(self, patch: pytest.MonkeyPatch, ending: str | None = None) -> None:
+    A capture may end with an error, before or after it told the allocator that it is over.
+    """
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, ending: str | None = None, told: bool = False
+    ) -> None:
         self.asked: dict[str, Any] = {}
+        self.underway: list[object] = []
+        self.released: list[object] = []
         self.collecting: list[bool] = []
         self.replays = 0
         self._ending = ending
+        self._told = told
         patch.setattr(torch.cuda, "CUDAGraph", lambda: self)
         patch.setattr(torch.cuda, "graph", self.graph)
+        patch.setattr(torch._C, "_cuda_endAllocateToPool", self.end)
+        patch.setattr(torch._C, "_cuda_releasePool", self.release)
+
+    def end(self, device: int, pool: object) -> None:
+        if (device, pool) not in self.underway:
+            raise RuntimeError("not currently recording to mempool_id")
+        self.underway.remove((device, pool))
+
+    def release(self, device: int, pool: object) -> None:
+        self.released.append((device, pool))
 
     def replay(self) -> None:
         self.replays += 1
@@ -186,10 +204,14 @@ class Cuda:
         assert own is self
         self.asked = asked
         self.collecting.append(gc.isenabled())
+        allocation = asked["stream"].device_index, asked["pool"]
+        self.underway.append(allocation)
         try:
             yield
         finally:
             self.collecting.append(gc.isenabled())
+            if self._told or not self._ending:
+                self.end(*allocation)
             if self._ending:
                 raise RuntimeError(self._ending)
 
@@ -270,6 +292,20 @@ def test_a_capture_that_only_its_end_refuses_tells_that(monkeypatch: pytest.Monk
 
     with pytest.raises(RuntimeError, match="no such pool"):
         record(lambda values: values["x"], {"x": torch.rand(1)}, object(), STREAM)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_capture_that_was_not_ended_is_over_for_the_allocator(
+    told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pool is released if nobody else does, as the graph itself does once it has ended."""
+    cuda, pool = Cuda(monkeypatch, "failed due to a previous error", told), object()
+
+    with pytest.raises(RuntimeError, match="previous error"):
+        record(lambda values: values["x"], {"x": torch.rand(1)}, pool, STREAM)
+
+    assert cuda.underway == []
+    assert cuda.released == ([] if told else [(STREAM.device_index, pool)])
 
 
 @pytest.mark.parametrize("ending", [None, "failed due to a previous error"])

@@ -80,6 +80,7 @@ def record(function: Function, inputs: Named, pool: Any, stream: torch.cuda.Stre
             except REFUSALS as error:
                 cause = error
     except RuntimeError:  # from ending a capture that the function spoilt
+        _abandon(graph, pool, stream)
         if cause is None:
             raise
     try:
@@ -154,6 +155,24 @@ class Graph:
 
     def _is_fresh(self, name: str, own: Tensor) -> bool:
         return self._buffers[name].holds == own.shape
+
+
+_ABANDONED: list[torch.cuda.CUDAGraph] = []
+"""Kept, because torch's allocator of pinned memory goes on asking each whether it is capturing."""
+
+
+def _abandon(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> None:
+    """Tell torch's allocator that a capture is over which CUDA refused to end.
+
+    `CUDAGraph.capture_end` leaves without doing so. As long as a capture seems to go on, the
+    allocator gives no cached memory back to the device, and never what the capture took.
+    """
+    try:
+        torch._C._cuda_endAllocateToPool(stream.device_index, pool)
+    except RuntimeError:  # it knows: the graph was refused later, when it was made executable
+        return
+    torch._C._cuda_releasePool(stream.device_index, pool)
+    _ABANDONED.append(graph)
 
 
 @contextmanager
