@@ -23,7 +23,7 @@ from comicgen.storyboard import in_order
 ROUNDS = 5
 COUNTS = (1, 2, 4, 8, 16)
 MOMENT = 500.0
-HEADS = ((10, 4), (20, 2))
+HEADS = ((10, 2), (20, 4))
 """Of SDXL's self-attention: how many, and in which fraction of the latents' edges; 64 wide."""
 
 
