@@ -11,6 +11,7 @@ import torch
 from recordings import STREAM, WIDE, bucket, inputs, outside, task
 from torch import Tensor
 
+from comicgen.diffusion import graph
 from comicgen.diffusion.graph import Buffers, Graph, StaleInputError, record
 from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.prepared import Named
@@ -179,12 +180,14 @@ class Cuda:
         self.asked: dict[str, Any] = {}
         self.underway: list[object] = []
         self.released: list[object] = []
+        self.abandoned: list[object] = []
         self.collecting: list[bool] = []
         self.replays = 0
         self._ending = ending
         self._told = told
         patch.setattr(torch.cuda, "CUDAGraph", lambda: self)
         patch.setattr(torch.cuda, "graph", self.graph)
+        patch.setattr(graph, "_ABANDONED", self.abandoned)
         patch.setattr(torch._C, "_cuda_endAllocateToPool", self.end)
         patch.setattr(torch._C, "_cuda_releasePool", self.release)
 
@@ -267,13 +270,14 @@ SPOILT = [
     RuntimeError("operation not permitted when stream is capturing"),
     torch.OutOfMemoryError("400 bytes are too many"),
     ValueError("no kernel"),
+    KeyboardInterrupt(),
 ]
 
 
 @pytest.mark.parametrize("ending", [None, "failed due to a previous error"])
 @pytest.mark.parametrize("error", SPOILT, ids=lambda error: type(error).__name__)
 def test_a_capture_that_was_spoilt_tells_why_also_when_it_cannot_be_ended(
-    error: Exception, ending: str | None, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, ending: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA ends a capture that was spoilt with an error that names no cause."""
 
@@ -306,6 +310,7 @@ def test_a_capture_that_was_not_ended_is_over_for_the_allocator(
 
     assert cuda.underway == []
     assert cuda.released == ([] if told else [(STREAM.device_index, pool)])
+    assert (cuda in cuda.abandoned) is not told
 
 
 @pytest.mark.parametrize("ending", [None, "failed due to a previous error"])

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comicgen.diffusion.models import REFUSALS
 from comicgen.diffusion.prepared import Named
 
 Function = Callable[[Named], Tensor]
@@ -72,14 +71,14 @@ def record(function: Function, inputs: Named, pool: Any, stream: torch.cuda.Stre
     """
     graph = torch.cuda.CUDAGraph()
     place = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
-    cause: Exception | None = None
+    cause: BaseException | None = None
     try:
         with _uncollected(), place:
             try:
                 output = function(inputs)
-            except REFUSALS as error:
+            except BaseException as error:  # noqa: BLE001 - raised below
                 cause = error
-    except RuntimeError:  # from ending a capture that the function spoilt
+    except RuntimeError:  # from beginning a capture, or ending one that was spoilt
         _abandon(graph, pool, stream)
         if cause is None:
             raise
@@ -169,7 +168,7 @@ def _abandon(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) 
     """
     try:
         torch._C._cuda_endAllocateToPool(stream.device_index, pool)
-    except RuntimeError:  # it knows: the graph was refused later, when it was made executable
+    except RuntimeError:  # it knows: the capture never began, or ended as a graph that cannot run
         return
     torch._C._cuda_releasePool(stream.device_index, pool)
     _ABANDONED.append(graph)

@@ -232,7 +232,10 @@ class GraphCache:
         return graph
 
     def _record(self, graph: Graph, function: Function, pool: _Pool) -> None:
-        """Capture into the pool. Where that fails it may be lost, and is not used again."""
+        """Capture into the pool, which is not used again where that fails.
+
+        Torch's allocator of pinned memory may list it as being captured into for ever.
+        """
         assert self._stream
         self._pool = None
         graph.capture(function, pool.handle, self._stream)

@@ -62,7 +62,7 @@ class _Bench:
     def step(self, count: int, controlled: bool) -> dict[str, Any]:
         """Milliseconds of a step with guidance, called and replayed.
 
-        Until it is captured a graph costs three calls, the capture and two replays.
+        Until it is captured a graph costs three calls, the capture and its check.
         """
         desk = self.our_desk
         task = desk.task(self.setting.size, count, controlled)
