@@ -308,6 +308,20 @@ def test_a_good_storyboard_passes_the_check(comicgen: Comicgen) -> None:
     ]
 
 
+def test_unknown_words_are_a_warning_of_check_plan_and_render(
+    comicgen: Comicgen, story: Path
+) -> None:
+    edit(story, "a fox in a forest", "a fox in a zzforest")
+    told = "tale.yaml:3:5: the embedded model does not know 'zzforest' (p01)"
+
+    ended = [comicgen(command) for command in ("check", "plan", "render")]
+    assert [(each.code, each.err.count(f"warning: {told}")) for each in ended] == [(0, 1)] * 3
+    (warning,) = comicgen("check", "--json").lines[0]["warnings"]
+    (run,) = json.loads((output(story) / "manifest.json").read_bytes())["runs"]
+    assert warning.startswith(told)
+    assert run["notes"][0] == warning
+
+
 def test_inspect_tells_a_picture_from_a_model(comicgen: Comicgen, story: Path) -> None:
     comicgen("render", "-p", "p01")
     picture = output(story) / "p01/p01-c01.png"

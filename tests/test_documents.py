@@ -32,6 +32,7 @@ def test_the_readme_s_storyboard_has_no_mistake(tmp_path: Path) -> None:
     story.write_text(yaml_of("README.md"), encoding="utf-8")
 
     assert [panel.candidates for panel in load(story).panels] == [4, 2]
+    assert load(story).warnings == ()
 
 
 def test_the_reference_s_storyboard_fits_the_schema() -> None:

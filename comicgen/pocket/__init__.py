@@ -1,5 +1,6 @@
 """The embedded model and the LoRAs and ControlNets shipped with it."""
 
+from functools import cache
 from pathlib import Path
 
 from comicgen.errors import InputError
@@ -30,6 +31,17 @@ def controlnet(name: str) -> Path:
 def everything() -> dict[str, Path]:
     """The model and all its parts by the names that a storyboard gives them."""
     return {"pocket": MODEL, **_loras(), **_controlnets()}
+
+
+def ships(path: Path) -> bool:
+    """Whether a path leads to the model or one of its parts, by whatever name."""
+    return path.resolve() in {part.resolve() for part in everything().values()}
+
+
+@cache
+def words() -> frozenset[str]:
+    """The words that the model was trained on, in lower case."""
+    return frozenset((_HERE / "words.txt").read_text(encoding="utf-8").split())
 
 
 def _loras() -> dict[str, Path]:

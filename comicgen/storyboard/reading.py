@@ -16,6 +16,7 @@ from comicgen.storyboard.panels import Character, PanelReader
 from comicgen.storyboard.scalars import name_fault
 from comicgen.storyboard.shape import shaped
 from comicgen.storyboard.story import Panel, Storyboard
+from comicgen.storyboard.vocabulary import warn_of_words
 
 _PARTS = ("defaults", "characters", "panels")
 _TEXTS = ("prompt", "negative", "style", "title", "caption")
@@ -37,6 +38,7 @@ def read_storyboard(path: Path, root: Entries, complaints: Complaints) -> Storyb
     panels = _panels(root, reader)
     complaints.raise_any()
     assert model, "a model that is not found is a complaint"
+    warn_of_words(model.model, panels, complaints)
     return Storyboard(
         path=base / path.name,
         title=head.title,
