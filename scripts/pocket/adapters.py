@@ -1,131 +1,163 @@
-"""The two adapters of the pocket model: what they are, what they learn from, how they are kept."""
+"""Trains what is worn over the model: LoRAs and the line-art ControlNet."""
 
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from captions import mirrored
+from channels_last import exchange
 from diffusers import ControlNetModel, StableDiffusionXLPipeline, UNet2DConditionModel
+from feed import Feed, on_device
 from lines import crests, dilated, steepness
+from networks import Parts, new_controlnet, size_numbers
 from noir import noir
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
-from scenes import MODEL, Scenes
+from pool import SHARES, Chunk
+from ranks import RANK, RANKS
 from torch import Tensor
 from torch.nn import functional
-from training import Diffusion, Loss
+from training import Course, Diffusion, Trainer, batches, device_and_dtype, in_turn, say
+from unet_stage import encoded, text_states, token_ids
+from vocabulary import SIZES
 
-RANK = 8
+PERSON = "sophie"
+"""Of `people.py`; the character LoRA is called so, and the word wakes her."""
+LORA_RANK = 4
 LAYERS = ["to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "conv1", "conv2"]
 """Attention, feed-forward, and the convolutions of the residual blocks: the finest level of this
 UNet has no attention, and it is there that small things get their colour."""
-NOIR_STRENGTH, LINEART_STRENGTH = 1.25, 0.85
-"""What weight 1 of the kept files is in terms of the trained ones. Guidance brings back colours
-that a caption names, and a stronger LoRA takes them away; the full ControlNet, trained also on
-captions that contradict the lines, washes out some pictures where they do."""
-EDGE_CHANNELS = (16, 32, 64, 96)
-"""Widths of the ControlNet's layers that bring a map down to the size of the latents."""
+BATCH = 128
+"""Pictures of 256x256 in a step; of larger ones fewer."""
+LORA_RATE, CONTROLNET_RATE = 2e-3, 8e-4
+LINEART_SCENES, PERSON_SCENES = 3072, 1024
+"""Scenes of 256x256; of each other size half as many."""
+OTHERS = 0.3
+"""Share of the character's training that shows somebody else."""
+EMPTY_SHARE = 0.1
+
+Size = tuple[int, int]
 
 
-def frozen_unet(device: torch.device) -> UNet2DConditionModel:
-    unet = UNet2DConditionModel.from_pretrained(MODEL, subfolder="unet", dtype=torch.float32)
-    return unet.requires_grad_(False).to(device, memory_format=torch.channels_last)
+@dataclass(frozen=True)
+class Scenes:
+    """Captioned scenes of one size on the training device.
+
+    pictures: (n, 3, h, w), uint8; latents: (n, 4, h/8, w/8), as the UNet sees them; prompts
+    (n, 77, 224) and pooled (n, 128), the text as the UNet sees it; all but the first float16 or
+    float32.
+    """
+
+    pictures: Tensor
+    latents: Tensor
+    prompts: Tensor
+    pooled: Tensor
+
+    def __len__(self) -> int:
+        return len(self.pictures)
 
 
-def add_lora(unet: UNet2DConditionModel) -> list[Tensor]:
-    """Give the UNet a LoRA; return its parameters."""
-    unet.add_adapter(LoraConfig(r=RANK, lora_alpha=RANK, target_modules=LAYERS))
-    return [p for p in unet.parameters() if p.requires_grad]
-
-
-def save_lora(unet: UNet2DConditionModel, file: Path) -> None:
-    layers = {
-        name: (tensor * NOIR_STRENGTH if "lora_B" in name else tensor).half().contiguous()
-        for name, tensor in get_peft_model_state_dict(unet).items()
-    }
-    StableDiffusionXLPipeline.save_lora_weights(
-        file.parent, unet_lora_layers=layers, weight_name=file.name
-    )
-
-
-def new_controlnet(unet: UNet2DConditionModel) -> ControlNetModel:
-    """The small form, without cross-attention, its convolutions begun as copies of the UNet's."""
-    shape = unet.config
-    controlnet = ControlNetModel(
-        down_block_types=("DownBlock2D",) * len(shape.block_out_channels),
-        mid_block_type="UNetMidBlock2D",
-        block_out_channels=shape.block_out_channels,
-        layers_per_block=shape.layers_per_block,
-        transformer_layers_per_block=1,
-        attention_head_dim=shape.attention_head_dim,
-        cross_attention_dim=shape.cross_attention_dim,
-        use_linear_projection=True,
-        addition_embed_type=shape.addition_embed_type,
-        addition_time_embed_dim=shape.addition_time_embed_dim,
-        projection_class_embeddings_input_dim=shape.projection_class_embeddings_input_dim,
-        norm_num_groups=shape.norm_num_groups,
-        conditioning_embedding_out_channels=EDGE_CHANNELS,
-    )
-    own = controlnet.state_dict()
-    shared = {k: v for k, v in unet.state_dict().items() if k in own and v.shape == own[k].shape}
-    controlnet.load_state_dict(shared, strict=False)
-    return controlnet.to(unet.device, memory_format=torch.channels_last)
+Loss = Callable[[], Tensor]
+"""The mean loss of a random batch."""
 
 
 @torch.no_grad()
-def save_controlnet(controlnet: ControlNetModel, folder: Path) -> None:
-    for output in (*controlnet.controlnet_down_blocks, controlnet.controlnet_mid_block):
-        for parameter in output.parameters():
-            parameter.mul_(LINEART_STRENGTH)
-    controlnet.half().save_pretrained(folder)
+def prepare(parts: Parts, chunks: Iterable[Chunk]) -> dict[Size, Scenes]:
+    """Scenes of each size, each as it is and mirrored."""
+    by_size: dict[Size, list[Chunk]] = {size: [] for size in SIZES}
+    for chunk in chunks:
+        by_size[chunk.size].append(chunk)
+    return {size: _prepared(parts, each) for size, each in by_size.items() if each}
 
 
-def words(
-    scenes: Scenes, index: Tensor, dropped: float, swapped: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Prompts and pooled prompts of the scenes at `index`.
-
-    A share `dropped` of them is made empty, a share `swapped` is taken from any other scene.
-    """
-    others = torch.randint_like(index, len(scenes))
-    index = torch.where(torch.rand(len(index), device=index.device) < swapped, others, index)
-    empty = torch.rand(len(index), 1, device=index.device) < dropped
-    prompts = torch.where(empty[..., None], scenes.no_prompt, scenes.prompts[index])
-    return prompts, torch.where(empty, scenes.no_pooled, scenes.pooled[index])
+def _prepared(parts: Parts, chunks: list[Chunk]) -> Scenes:
+    device = parts.vae.device
+    pictures = torch.cat([on_device(chunk, device) for chunk in chunks])
+    pictures = torch.cat([pictures, pictures.flip(-1)])
+    captions = [caption for chunk in chunks for caption in chunk.captions]
+    captions += [mirrored(caption) for caption in captions]
+    prompts, pooled = _texts(parts, captions)
+    return Scenes(pictures, latents_of(parts, pictures, lambda p: p / 127.5 - 1), prompts, pooled)
 
 
 @torch.no_grad()
-def encoded(vae: torch.nn.Module, pictures: Tensor) -> Tensor:
-    """Latents of pictures (n, 3, h, w), -1 to 1, that decode closer to them than a plain encoding.
-
-    The encoder never saw greys without colour and tints them: what comes out wrong is asked for
-    again, the other way.
-    """
-    pictures = pictures.to(vae.dtype)
-    returned = vae.decode(vae.encode(pictures).latent_dist.mode()).sample
-    return vae.encode(2 * pictures - returned).latent_dist.mode()
+def _texts(parts: Parts, captions: list[str]) -> tuple[Tensor, Tensor]:
+    ids = token_ids(parts, captions)
+    states = [
+        text_states(parts, [each[part].to(parts.unet.device) for each in ids])
+        for part in batches(len(captions), 512)
+    ]
+    return torch.cat([each for each, _ in states]), torch.cat([each for _, each in states])
 
 
-def noir_latents(vae: torch.nn.Module, scenes: Scenes) -> Tensor:
-    """The scenes turned noir, as the UNet sees them: (n, 4, h/8, w/8)."""
-    parts = [encoded(vae, noir(part)) for part in scenes.pictures.split(64)]
-    return torch.cat(parts) * vae.config.scaling_factor
+@torch.no_grad()
+def latents_of(parts: Parts, pictures: Tensor, look: Callable[[Tensor], Tensor]) -> Tensor:
+    """Latents of what `look` makes of pictures (n, 3, h, w), uint8; it gives -1 to 1."""
+    return torch.cat(
+        [encoded(parts.vae, look(pictures[part])) for part in batches(len(pictures), 64)]
+    )
 
 
-def noir_loss(
-    unet: UNet2DConditionModel, scenes: Scenes, latents: Tensor, diffusion: Diffusion, batch: int
-) -> Loss:
-    time_ids = scenes.time_ids.expand(batch, -1)
+class Denoising:
+    """The task that all adapters share: find the noise in latents of a size, given their text."""
 
-    def loss() -> Tensor:
-        index = torch.randint(len(scenes), (batch,), device=latents.device)
-        prompts, pooled = words(scenes, index, dropped=0.1)
-        extra = {"text_embeds": pooled, "time_ids": time_ids}
+    def __init__(self, parts: Parts, size: Size, batch: int) -> None:
+        device = parts.unet.device
+        self.unet, self.batch = parts.unet, batch
+        self.diffusion = Diffusion.of(parts.scheduler.alphas_cumprod, device)
+        self.no_prompt, self.no_pooled = _texts(parts, [""])
+        numbers = torch.tensor([size_numbers(size)], dtype=torch.float32, device=device)
+        self.time_ids = numbers.expand(batch, -1)
+
+    def text(self, scenes: Scenes, index: Tensor, empty: float) -> tuple[Tensor, Tensor]:
+        """Prompts and pooled prompts at `index`, a share of them left out."""
+        dropped = torch.rand(len(index), 1, device=index.device) < empty
+        prompts = torch.where(dropped[..., None], self.no_prompt, scenes.prompts[index])
+        pooled = torch.where(dropped, self.no_pooled, scenes.pooled[index])
+        return prompts.to(self.unet.dtype), pooled.to(self.unet.dtype)
+
+    def loss(
+        self,
+        latents: Tensor,
+        text: tuple[Tensor, Tensor],
+        steer: Callable[..., dict[str, object]] | None = None,
+    ) -> Tensor:
+        """steer: gives the UNet further arguments, from the noisy latents, steps and text."""
+        prompts, pooled = text
+        extra = {"text_embeds": pooled, "time_ids": self.time_ids}
 
         def predict(noisy: Tensor, steps: Tensor) -> Tensor:
-            return unet(noisy, steps, prompts, added_cond_kwargs=extra).sample
+            noisy = noisy.to(prompts.dtype).contiguous(memory_format=torch.channels_last)
+            more = steer(noisy, steps, prompts, extra) if steer else {}
+            return self.unet(noisy, steps, prompts, added_cond_kwargs=extra, **more).sample
 
-        return diffusion.loss(latents[index], predict)
+        return self.diffusion.loss(latents.float(), predict)
 
-    return loss
+
+def _batch(size: Size, tiny: bool) -> int:
+    return 2 if tiny else round(BATCH * 256 * 256 / (size[0] * size[1]) / 16) * 16
+
+
+def _index(count: int, batch: int, device: torch.device) -> Tensor:
+    return torch.randint(count, (batch,), device=device)
+
+
+def lora_losses(
+    parts: Parts, scenes: dict[Size, Scenes], wanted: dict[Size, Tensor], tiny: bool
+) -> list[Loss]:
+    """Losses for the latents `wanted` where the scenes' own would be."""
+    losses = []
+    for size, each in scenes.items():
+        task = Denoising(parts, size, _batch(size, tiny))
+
+        def loss(task: Denoising = task, each: Scenes = each, own: Tensor = wanted[size]) -> Tensor:
+            index = _index(len(each), task.batch, own.device)
+            return task.loss(own[index], task.text(each, index, EMPTY_SHARE))
+
+        losses.append(loss)
+    return losses
 
 
 def as_if_drawn(slopes: Tensor) -> Tensor:
@@ -144,35 +176,146 @@ def as_if_drawn(slopes: Tensor) -> Tensor:
     return (mask * kept).expand(-1, 3, -1, -1)
 
 
-def lineart_loss(
-    unet: UNet2DConditionModel,
-    controlnet: ControlNetModel,
-    scenes: Scenes,
-    diffusion: Diffusion,
-    batch: int,
-) -> Loss:
-    slopes = torch.cat([steepness(part) for part in scenes.pictures.split(256)])
-    time_ids = scenes.time_ids.expand(batch, -1)
+def lineart_losses(
+    parts: Parts, controlnet: ControlNetModel, scenes: dict[Size, Scenes], tiny: bool
+) -> list[Loss]:
+    """Scenes under their own line art; some prompts are left out, some are of another scene."""
+    losses = []
+    for size, each in scenes.items():
+        slopes = torch.cat([steepness(each.pictures[p]) for p in batches(len(each), 256)])
+        task = Denoising(parts, size, _batch(size, tiny))
 
-    def loss() -> Tensor:
-        index = torch.randint(len(scenes), (batch,), device=slopes.device)
-        prompts, pooled = words(scenes, index, dropped=0.3, swapped=0.3)
-        maps = as_if_drawn(slopes[index])
-        extra = {"text_embeds": pooled, "time_ids": time_ids}
+        def loss(task: Denoising = task, each: Scenes = each, slopes: Tensor = slopes) -> Tensor:
+            index = _index(len(each), task.batch, slopes.device)
+            other = torch.rand(len(index), device=index.device) < 0.2
+            told = torch.where(other, _index(len(each), task.batch, index.device), index)
+            maps = as_if_drawn(slopes[index])
 
-        def predict(noisy: Tensor, steps: Tensor) -> Tensor:
-            down, mid = controlnet(
-                noisy, steps, prompts, maps, added_cond_kwargs=extra, return_dict=False
-            )
-            return unet(
-                noisy,
-                steps,
-                prompts,
-                added_cond_kwargs=extra,
-                down_block_additional_residuals=down,
-                mid_block_additional_residual=mid,
-            ).sample
+            def steer(noisy: Tensor, steps: Tensor, prompts: Tensor, extra: dict) -> dict:
+                down, middle = controlnet(
+                    noisy,
+                    steps,
+                    prompts,
+                    maps.to(noisy.dtype),
+                    added_cond_kwargs=extra,
+                    return_dict=False,
+                )
+                return {
+                    "down_block_additional_residuals": down,
+                    "mid_block_additional_residual": middle,
+                }
 
-        return diffusion.loss(scenes.latents[index], predict)
+            return task.loss(each.latents[index], task.text(each, told, 0.25), steer)
 
-    return loss
+        losses.append(loss)
+    return losses
+
+
+def add_lora(unet: UNet2DConditionModel) -> None:
+    unet.requires_grad_(False)
+    unet.add_adapter(LoraConfig(r=LORA_RANK, lora_alpha=LORA_RANK, target_modules=LAYERS))
+
+
+def save_lora(unet: UNet2DConditionModel, file: Path) -> None:
+    layers = {k: v.half().contiguous() for k, v in get_peft_model_state_dict(unet).items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    StableDiffusionXLPipeline.save_lora_weights(
+        file.parent, unet_lora_layers=layers, weight_name=file.name
+    )
+
+
+def _train(
+    name: str, module: torch.nn.Module, losses: list[Loss], course: Course, dtype: torch.dtype
+) -> dict:
+    trainer = Trainer([module], dtype, averaged_over=300)
+    steps = [trainer.step_of(loss) for loss in losses]
+    figures = trainer.run(name, course, in_turn(steps, SHARES[: len(steps)]))
+    trainer.finish()
+    return figures
+
+
+def gathered(source: Iterable[Chunk], scenes: int, tiny: bool) -> list[Chunk]:
+    """Chunks, waited for: so many scenes of 256x256 and half as many of other sizes."""
+    left = {size: scenes if size == SIZES[0] else scenes // 2 for size in SIZES}
+    if tiny:
+        left = dict.fromkeys(SIZES[:1], 1)
+    found = []
+    for chunk in source:
+        if left.get(chunk.size, 0) > 0:
+            found.append(chunk)
+            left[chunk.size] -= len(chunk.captions)
+        if all(count <= 0 for count in left.values()):
+            break
+    return found
+
+
+def only(chunk: Chunk, noun: str) -> Chunk:
+    """The scenes of a chunk that show `noun` first."""
+    return chunk.chosen([n for n, f in enumerate(chunk.facts) if f.subjects[0].noun == noun])
+
+
+def train_lineart(parts: Parts, scenes: dict[Size, Scenes], course: Course, folder: Path) -> dict:
+    _, dtype = device_and_dtype()
+    controlnet = new_controlnet(parts.unet).to(parts.unet.device, memory_format=torch.channels_last)
+    frozen = replace(parts, unet=copy.deepcopy(parts.unet).requires_grad_(False).to(dtype))
+    exchange(frozen.unet)
+    losses = lineart_losses(frozen, controlnet, scenes, course.most is not None)
+    figures = _train("lineart", controlnet, losses, course, dtype)
+    if RANK == 0:
+        controlnet.half().save_pretrained(folder)
+    return figures
+
+
+def train_lora(
+    parts: Parts,
+    scenes: dict[Size, Scenes],
+    wanted: dict[Size, Tensor],
+    course: Course,
+    file: Path,
+) -> dict:
+    """A LoRA that turns the scenes' captions into the latents `wanted` of each size."""
+    _, dtype = device_and_dtype()
+    worn = replace(parts, unet=copy.deepcopy(parts.unet))
+    add_lora(worn.unet)
+    losses = lora_losses(worn, scenes, wanted, course.most is not None)
+    figures = _train(file.stem, worn.unet, losses, course, dtype)
+    if RANK == 0:
+        save_lora(worn.unet, file)
+    return figures
+
+
+def train_adapters(
+    parts: Parts, pool: Path, folder: Path, seconds: float, most: int | None = None
+) -> dict:
+    """Train all three for `parts`, which stay as they are; returns figures of each."""
+    device, _ = device_and_dtype()
+    parts.to(device)
+    if device.type == "cuda":
+        parts.vae.half()
+    tiny = most is not None
+    say("adapters: waits for scenes")
+    ordinary = gathered(Feed(pool, "scene", tiny=tiny), LINEART_SCENES // RANKS, tiny)
+    scenes = prepare(parts, ordinary)
+    say("adapters: lineart begins")
+    course = Course(0.55 * seconds, CONTROLNET_RATE, most=most)
+    figures = {"lineart": train_lineart(parts, scenes, course, folder / "controlnets" / "lineart")}
+    wanted = {s: latents_of(parts, each.pictures, noir) for s, each in scenes.items()}
+    course = Course(0.2 * seconds, LORA_RATE, most=most)
+    figures["noir"] = train_lora(
+        parts, scenes, wanted, course, folder / "loras" / "noir.safetensors"
+    )
+    del scenes, wanted
+    shown = (only(chunk, PERSON) for chunk in Feed(pool, "people", tiny=tiny))
+    people = gathered(shown, PERSON_SCENES // RANKS, tiny)
+    others = gathered(ordinary, round(PERSON_SCENES * OTHERS / (1 - OTHERS) / RANKS), tiny)
+    scenes = prepare(parts, people + others)
+    course = Course(0.25 * seconds, LORA_RATE, most=most)
+    figures[PERSON] = train_lora(
+        parts,
+        scenes,
+        {size: each.latents for size, each in scenes.items()},
+        course,
+        folder / "loras" / f"{PERSON}.safetensors",
+    )
+    parts.vae.float()
+    return figures

@@ -1,58 +1,211 @@
-"""Random captions in the words that the pocket model was trained on.
+"""What a scene shows, and the caption that says so.
 
-A caption reads `[shot of] subject [and subject] place [time][, weather], style`, for example
+    python scripts/pocket/captions.py words comicgen/pocket/words.txt
+
+writes every word that the captions can use, one in a line.
+
+A caption reads `[shot of] subject [and subject] setting [time][, weather], style`, for example
 `close-up of a sleepy fox in a blue shirt waving on the left in a forest at night, flat cartoon`.
 """
 
+import argparse
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from random import Random
+from zlib import crc32
+
+import people
+from vocabulary import (
+    COLOURS,
+    DEGRADED,
+    FIGURES,
+    HUES,
+    INDOORS,
+    MOODS,
+    PAINTED,
+    PLACES,
+    POSES,
+    PROPS,
+    SEDATE,
+    SETTINGS,
+    SHOTS,
+    STYLES,
+    SUBJECTS,
+    THINGS,
+    TIMELESS,
+    TIMES,
+    VERBS,
+    WEATHERS,
+)
+
+BINDING = 0.3
+"""Share of scenes with two subjects."""
+FUNCTION_WORDS = ("a", "an", "and", "at", "by", "in", "of", "on", "the", "to", "up", "with")
+"""Known to every reader of a prompt, whether captions use them or not."""
+STYLE_SHARES = (0.3, 0.4, 0.3)
+"""How often each of the `STYLES` comes."""
 
 
-def listed(text: str) -> list[str]:
-    return [" ".join(words.split()) for words in text.split(",")]
+@dataclass(frozen=True)
+class Subject:
+    """One of the cast. colour: of a figure's shirt, or of a whole thing that is painted."""
+
+    noun: str
+    place: str = "centre"
+    colour: str | None = None
+    pose: str | None = None
+    mood: str | None = None
+    prop: str | None = None
+
+    @property
+    def is_figure(self) -> bool:
+        return self.noun in FIGURES
 
 
-ANIMALS = listed(
-    """fox, tiger, cat, lion, dog, bear, monkey, wolf, koala, robot, mouse, raccoon, rabbit, panda,
-    skeleton, unicorn, pig, frog, alien, dragon, pumpkin man, boy, girl, old man, old woman, baby"""
-)
-TRADES = listed(
-    """astronaut, detective, ninja, wizard, superhero, vampire, prince, princess, police officer,
-    firefighter, chef, farmer, scientist, pilot, witch, king, soldier"""
-)
-SHIRTS = listed("red, blue, green, yellow, purple, orange, black, white, pink")
-POSES = listed("standing, walking, running, waving, jumping, pointing, cheering, sitting")
-PROPS = listed(
-    """sword, book, balloon, umbrella, key, magnifying glass, flower, candle, shield, pizza, guitar,
-    camera, crown, map, bomb, cup"""
-)
-MOODS = listed("angry, scared, in love, confused, surprised, sleepy, thinking")
+@dataclass(frozen=True)
+class Facts:
+    """All that a caption tells of a scene; keys of the tables in `vocabulary`."""
 
-SMALL = listed(
-    """penguin, duck, turtle, snail, hedgehog, chicken, black cat, snowman, teddy bear, bicycle,
-    treasure chest"""
-)
-LARGE = listed(
-    """horse, cow, deer, kangaroo, camel, elephant, giraffe, dinosaur, car, police car, taxi, bus,
-    motorcycle, train"""
-)
-FLYING = listed(
-    """owl, bat, bird, butterfly, bee, ghost, airplane, helicopter, rocket, balloon,
-    flying saucer"""
-)
-SWIMMING = listed("whale, shark, dolphin, octopus, fish")
-SAILING = listed("sailboat, ship")
-PAINTED = listed("car, bus, balloon, butterfly, fish, bird")
+    style: str
+    setting: str
+    time: str
+    weather: str | None
+    shot: str
+    subjects: tuple[Subject, ...]
 
-OUTDOORS = listed(
-    """in a forest, on a city street, on a beach, in a desert, in snowy mountains, in a park,
-    in a village, in front of a castle, on a rooftop, on a farm, in a graveyard"""
-)
-INDOORS = listed("in a cave, in a bedroom, in a kitchen, in a library, in a laboratory")
-SEA, UNDERWATER, SPACE, MOON = "on the sea", "under the sea", "in space", "on the moon"
-PLACES = [*OUTDOORS, *INDOORS, SEA, UNDERWATER, SPACE, MOON]
-TIMES = ["", "", " at sunset", " at night", " at night", " at dawn"]
-WEATHERS = ["rainy", "snowy", "foggy", "stormy"]
-STYLES = ["flat cartoon", "comic book style", "comic book style", "pastel drawing"]
+
+def held_out(noun: str, setting: str) -> bool:
+    """Whether the two are never shown together in training: a tenth of all pairs.
+
+    What lives in few settings is shown in all of them.
+    """
+    return len(_settings(noun)) > 3 and crc32(f"{setting}: {noun}".encode()) % 10 == 0
+
+
+def fitting(setting: str) -> list[str]:
+    """The subjects that can be found in a setting."""
+    return [noun for noun in SUBJECTS if _fits(noun, setting)]
+
+
+@cache
+def _settings(noun: str) -> list[str]:
+    return [setting for setting in SETTINGS if _fits(noun, setting)]
+
+
+def _frequency(noun: str) -> float:
+    """So that all figures are seen equally often, and all things a little less."""
+    return (1.5 if noun in FIGURES else 1.0) / len(_settings(noun))
+
+
+def _fits(noun: str, setting: str) -> bool:
+    wet = setting in ("sea", "underwater")
+    if noun in FIGURES:
+        return setting != "sea"
+    match THINGS[noun].habitat:
+        case "ground":
+            small = THINGS[noun].height < 0.4
+            return not wet and setting != "space" and (small or setting not in INDOORS)
+        case "road":
+            return not wet and setting != "space" and setting not in INDOORS
+        case "air":
+            return setting not in INDOORS and setting != "underwater"
+        case "sea":
+            return wet
+        case _:
+            return setting == "sea"
+
+
+def imagine(rng: Random, size: tuple[int, int], held: bool | None = False) -> Facts:
+    """A random scene for a picture of that size.
+
+    held: False keeps every held-out pair away, True has its (only) subject and setting from one,
+    None does not look.
+    """
+    style = rng.choices(list(STYLES), STYLE_SHARES)[0]
+    setting = rng.choice(list(SETTINGS))
+    while held and not any(held_out(noun, setting) for noun in fitting(setting)):
+        setting = rng.choice(list(SETTINGS))
+    timeless = setting in TIMELESS
+    time = "day" if timeless else rng.choice(list(TIMES))
+    weather = rng.choice(WEATHERS) if not timeless and rng.random() < 0.25 else None
+    two = not held and size[0] >= size[1] and rng.random() < BINDING
+    shot = "medium" if two else rng.choices(list(SHOTS), [0.6, 0.22, 0.18])[0]
+    places = ("left", "right") if two else (rng.choice(PLACES),)
+    nouns = [n for n in fitting(setting) if held is None or held_out(n, setting) == held]
+    cast = tuple(_subject(rng, nouns, place) for place in places)
+    return Facts(style, setting, time, weather, shot, cast)
+
+
+def _subject(rng: Random, nouns: list[str], place: str) -> Subject:
+    noun = rng.choices(nouns, [_frequency(noun) for noun in nouns])[0]
+    if noun not in FIGURES:
+        colour = rng.choice(list(HUES)) if noun in PAINTED and rng.random() < 0.5 else None
+        return Subject(noun, place, colour)
+    shirted = not FIGURES[noun].bust and rng.random() < 0.75
+    prop = rng.choice(list(PROPS)) if rng.random() < 0.22 else None
+    return Subject(
+        noun,
+        place,
+        colour=rng.choice(list(COLOURS)) if shirted else None,
+        pose=rng.choice(SEDATE if prop else POSES),
+        mood=rng.choice(list(MOODS)) if rng.random() < 0.25 else None,
+        prop=prop,
+    )
+
+
+def mirrored(text: str) -> str:
+    """The caption of a scene turned left to right."""
+    swapped = text.replace("on the left", "on the\0").replace("on the right", "on the left")
+    return swapped.replace("on the\0", "on the right")
+
+
+def caption(facts: Facts, rng: Random) -> str:
+    """One of the ways to say what is to be seen."""
+    cast = " and ".join(_phrase(subject, rng) for subject in facts.subjects)
+    text = f"{SHOTS[facts.shot]} {cast} {SETTINGS[facts.setting]} {_time(facts.time, rng)}".strip()
+    if facts.weather:
+        text += rng.choice((f", {facts.weather}", _WEATHER_WORDS[facts.weather]))
+    style = STYLES[facts.style]
+    return f"{style}, {text}" if rng.random() < 0.5 else f"{text}, {style}"
+
+
+_WEATHER_WORDS = {
+    "rainy": " in the rain",
+    "snowy": " in the snow",
+    "foggy": " in fog",
+    "stormy": " in a storm",
+}
+_OTHER_TIMES = {"sunset": "in the evening", "dawn": "in the morning"}
+
+
+def _time(time: str, rng: Random) -> str:
+    other = _OTHER_TIMES.get(time)
+    return other if other and rng.random() < 0.25 else TIMES[time]
+
+
+def _phrase(subject: Subject, rng: Random) -> str:
+    words = [subject.noun]
+    if subject.is_figure:
+        if subject.mood and subject.mood != "in love":
+            words.insert(0, subject.mood)
+        if subject.colour:
+            words.append(f"in {with_article(subject.colour)} shirt")
+        if subject.pose:
+            words.append(subject.pose)
+        if subject.prop:
+            words.append(f"{rng.choice(('with', 'holding'))} {with_article(subject.prop)}")
+        if subject.mood == "in love":
+            words.append("in love")
+    else:
+        if subject.colour:
+            words.insert(0, subject.colour)
+        if verb := VERBS.get(THINGS[subject.noun].habitat):
+            words.append(verb)
+    if subject.place != "centre":
+        words.append(f"on the {subject.place}")
+    return with_article(" ".join(words))
 
 
 def with_article(noun: str) -> str:
@@ -60,57 +213,24 @@ def with_article(noun: str) -> str:
     return f"{'an' if vowel else 'a'} {noun}"
 
 
-def character(rng: Random) -> str:
-    noun = rng.choice(ANIMALS + TRADES)
-    mood = rng.choice(MOODS) if rng.random() < 0.25 else ""
-    words = [noun] if mood in ("", "in love") else [mood, noun]
-    if noun in ANIMALS and rng.random() < 0.7:
-        words.append(f"in {with_article(rng.choice(SHIRTS))} shirt")
-    words.append(rng.choice(POSES))
-    if rng.random() < 0.22:
-        words.append(f"with {with_article(rng.choice(PROPS))}")
-    return " ".join(words + (["in love"] if mood == "in love" else []))
+def words() -> list[str]:
+    """Every word of the captions, of scenes and of people, and of `DEGRADED`; sorted."""
+    tables = (SUBJECTS, COLOURS, HUES, POSES, PROPS, MOODS, WEATHERS, people.NAMES)
+    spoken = (SETTINGS, TIMES, STYLES, SHOTS, VERBS, _WEATHER_WORDS, _OTHER_TIMES)
+    texts = [text for table in tables for text in table]
+    texts += [text for table in spoken for text in table.values()]
+    for name in people.NAMES:
+        texts += [*people.EMOTIONS[name], *people.POSES[name]]
+    texts += [DEGRADED, "shirt", "holding", "on the left", "on the right", *FUNCTION_WORDS]
+    return sorted({word for text in texts for word in re.findall("[a-z]+", text)})
 
 
-def things(place: str) -> list[tuple[str, str]]:
-    """Subjects other than characters that fit a place, each with its verb."""
-    still = [] if place in (SEA, UNDERWATER, SPACE) else SMALL
-    still = still + (LARGE if place in OUTDOORS or place == MOON else [])
-    flying = [] if place in (*INDOORS, UNDERWATER) else FLYING
-    swimming = SWIMMING if place in (SEA, UNDERWATER) else []
-    sailing = SAILING if place == SEA else []
-    groups = (("", still), (" flying", flying), (" swimming", swimming), (" sailing", sailing))
-    return [(noun, verb) for verb, nouns in groups for noun in nouns]
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the words that captions can use.")
+    parser.add_argument("action", choices=["words"])
+    parser.add_argument("file", type=Path)
+    parser.parse_args().file.write_text("".join(f"{word}\n" for word in words()))
 
 
-def subject(rng: Random, place: str) -> str:
-    if place != SEA and rng.random() < 0.68:
-        return with_article(character(rng))
-    noun, verb = rng.choice(things(place))
-    colour = rng.choice(SHIRTS[:3]) if noun in PAINTED and rng.random() < 0.5 else ""
-    return with_article(f"{colour} {noun}{verb}".strip())
-
-
-def cast(rng: Random, place: str, tall: bool) -> str:
-    """One subject, placed, or (never in a tall picture) two."""
-    if not tall and rng.random() < 0.4:
-        left, right = subject(rng, place), subject(rng, place)
-        return f"{left} on the left and {right} on the right"
-    shot = rng.choices(["", "close-up of ", "wide shot of "], [0.6, 0.2, 0.2])[0]
-    return shot + subject(rng, place) + rng.choice(["", "", " on the left", " on the right"])
-
-
-def place_of(text: str) -> str:
-    return next(place for place in PLACES if place in text)
-
-
-def caption(rng: Random, tall: bool = False, place: str = "") -> str:
-    """A random caption for a tall or other picture, at a given place or any."""
-    place = place or rng.choice(PLACES)
-    timeless = place in (*INDOORS, UNDERWATER, SPACE, MOON)
-    text = f"{cast(rng, place, tall)} {place}"
-    if not timeless:
-        text += rng.choice(TIMES)
-        text += f", {rng.choice(WEATHERS)}" if rng.random() < 0.28 else ""
-    style = rng.choice(STYLES)
-    return f"{style}, {text}" if rng.random() < 0.5 else f"{text}, {style}"
+if __name__ == "__main__":
+    main()

@@ -1,158 +1,848 @@
-"""What the adapters do to pictures: figures, and sheets to look at.
+"""What a finished pocket model can do: figures, and sheets of pictures to look at.
 
-    python scripts/pocket/evaluate.py DIR [--tested N]
+    python scripts/pocket/evaluate.py                                        # a GPU, minutes
+    python scripts/pocket/evaluate.py --prompts 100 --only vae attributes    # a CPU, minutes
+    python scripts/pocket/evaluate.py DIR --out FOLDER [--device cuda]
 
-reads DIR/noir.safetensors and DIR/lineart/, prints figures, and writes DIR/noir.png and
-DIR/lineart.png.
+measures what there is of DIR/model (a diffusers folder), DIR/loras/noir.safetensors,
+DIR/loras/<person>.safetensors and DIR/controlnets/lineart/; DIR is the shipped model unless told
+otherwise. Writes FOLDER/report.json (after each section, so that a run cut short is not lost) and
+FOLDER/sheets/*.png, and prints tables on stderr. The sections draw so many pictures for each of
+the prompts:
+
+    attributes, sizes, lineart, noir, negative   1, which they share
+    pairs                                        1
+    sizes                                        4
+    lineart, noir, people                        2 each
+    negative                                     1
+    vae, speed                                   none
+
+Facts and prompts are held out from training. What a picture shows is told by the readers of
+`reader.py`, which never learnt from a drawn picture; how far they can be trusted is told by the
+same figures of composed scenes with the same facts.
 """
 
 import argparse
+import copy
+import hashlib
 import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
-from typing import Any
+from threading import Thread
 
+import diffusers
+import numpy as np
 import torch
-from captions import caption, place_of
-from diffusers import ControlNetModel, DiffusionPipeline, StableDiffusionXLControlNetPipeline
+import transformers
+from captions import Facts, imagine
+from channels_last import exchange
+from diffusers import AutoencoderKL, ControlNetModel, StableDiffusionXLPipeline
 from lines import crests, dilated, line_art, steepness
-from noir import noir
+from networks import SHIPPED, size_numbers
+from noir import LUMA, noir
+from people import NAMES
+from person_scenes import HELD_OUT_SETTINGS, compose_person, imagine_person
 from PIL import Image
-from scenes import GUIDANCE, STEPS, draw, load_pipeline, random_captions
+from reader import NO_ONE, Reader, Who, load, read, recognised, score
+from scenes import HOLD_OUT_SEED, Scene, compose
 from torch import Tensor
+from vocabulary import DEGRADED, SIZES
 
-SEED = 900_000
+STEPS, GUIDANCE = 20, 5.0
+SIZE = SIZES[0]
+SEEDS_OF_A_SET = 1_000_000
+BATCH = {"cuda": 250, "cpu": 8}
+"""Pictures that are drawn at once."""
+DECODED = 50
+"""Pictures that go through the VAE at once."""
 SHEET_COLUMNS = 10
+WEIGHTS = (0.0, 0.5, 1.0)
+WEIGHTS_FOLDER = Path(__file__).parent / "weights"
+OUT = Path(__file__).parents[2] / "build" / "evaluation"
+SECTIONS = ("vae", "attributes", "pairs", "sizes", "lineart", "noir", "people", "negative", "speed")
+SPEED_THREADS = 2
+"""Of the CPU, where the time of one picture is taken."""
+
+Row = dict[str, str | int | float | dict[str, int] | None]
+"""Figures by their names, after `what` they are of; `asked` counts the questions of a share."""
 
 
-def agreement(drawn: Tensor, wanted: Tensor) -> float:
-    """Mean F1 of two sets of thin lines (n, 1, h, w); two pixels apart still counts as met."""
+# Composed scenes.
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """Composed pictures (n, 3, h, w), uint8, with what they show and their captions."""
+
+    pictures: Tensor
+    captions: list[str]
+    facts: list[Facts]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.pictures.shape[3], self.pictures.shape[2]
+
+    @property
+    def alone(self) -> list[int]:
+        """Which have one subject."""
+        return [n for n, facts in enumerate(self.facts) if len(facts.subjects) == 1]
+
+
+def _held_out(held: bool, size: tuple[int, int], seed: int) -> Scene:
+    return compose(seed, size, imagine(Random(seed), size, held))
+
+
+def _person(name: str, size: tuple[int, int], seed: int) -> Scene:
+    return compose_person(seed, size, imagine_person(Random(seed), name, HELD_OUT_SETTINGS))
+
+
+def composed(count: int, wanted: Iterable[str], people: Iterable[str]) -> dict[str, Scenes]:
+    """`count` held-out scenes of each kind that the sections need, by the kind's name.
+
+    people: whom the folder holds LoRAs of. Made by processes of their own, one on each core, so
+    this comes before anything touches the GPU.
+    """
+    makers: dict[str, Callable[[int], Scene]] = {"any": partial(_held_out, False, SIZE)}
+    if "pairs" in wanted:
+        makers["never together"] = partial(_held_out, True, SIZE)
+    if "sizes" in wanted:
+        makers |= {_named(size): partial(_held_out, False, size) for size in SIZES[1:]}
+    if "people" in wanted:
+        makers |= {name: partial(_person, name, SIZE) for name in people}
+    cores = len(os.sched_getaffinity(0))
+    at_once = max(1, min(16, count * len(makers) // (4 * cores)))
+    with ProcessPoolExecutor(
+        cores, get_context("fork"), initializer=_end_with, initargs=(os.getpid(),)
+    ) as workers:
+        try:
+            made = {
+                kind: workers.map(make, _seeds(kind, count), chunksize=at_once)
+                for kind, make in makers.items()
+            }
+            return {kind: _gathered(list(scenes)) for kind, scenes in made.items()}
+        except BaseException:
+            workers.shutdown(cancel_futures=True)
+            raise
+
+
+def _end_with(parent: int) -> None:
+    """Let this process end soon after its parent, even if that is killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def _seeds(kind: str, count: int) -> range:
+    """Each kind has its own, whichever others are made."""
+    kinds = ("any", "never together", *map(_named, SIZES[1:]), *NAMES)
+    first = HOLD_OUT_SEED + kinds.index(kind) * SEEDS_OF_A_SET
+    return range(first, first + count)
+
+
+def _gathered(scenes: list[Scene]) -> Scenes:
+    pictures = np.stack([np.asarray(scene.picture) for scene in scenes])
+    return Scenes(
+        torch.from_numpy(pictures).permute(0, 3, 1, 2),
+        [scene.caption for scene in scenes],
+        [scene.facts for scene in scenes],
+    )
+
+
+def _named(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+# Drawing.
+
+
+@dataclass(frozen=True)
+class Steering:
+    """A ControlNet, its maps (n, 1, h, w), 0 to 1, and how much it counts."""
+
+    controlnet: ControlNetModel
+    maps: Tensor
+    weight: float
+
+
+@torch.inference_mode()
+def draw(
+    pipeline: StableDiffusionXLPipeline,
+    prompts: Sequence[str],
+    negatives: Sequence[str],
+    size: tuple[int, int],
+    seeds: Sequence[int],
+    steps: int = STEPS,
+    guidance: float = GUIDANCE,
+    steering: Steering | None = None,
+) -> Tensor:
+    """Pictures (n, 3, h, w), uint8, on the CPU: the same that the pipeline draws, in batches.
+
+    size: width and height; seeds: of each picture's noise.
+    """
+    most = BATCH[pipeline.unet.device.type]
+    parts = []
+    for start in range(0, len(prompts), most):
+        part = slice(start, start + most)
+        steered = steering and Steering(steering.controlnet, steering.maps[part], steering.weight)
+        texts = [*negatives[part], *prompts[part]]
+        latents = _drawn_latents(pipeline, texts, size, seeds[part], steps, guidance, steered)
+        parts.append(decoded(pipeline.vae, latents / pipeline.vae.config.scaling_factor).cpu())
+    return torch.cat(parts)
+
+
+def _drawn_latents(
+    pipeline: StableDiffusionXLPipeline,
+    texts: list[str],
+    size: tuple[int, int],
+    seeds: Sequence[int],
+    steps: int,
+    guidance: float,
+    steering: Steering | None,
+) -> Tensor:
+    """Latents (n, 4, h / 8, w / 8), scaled. texts: the negative prompts, then the prompts.
+
+    Nothing in the steps waits for the GPU.
+    """
+    unet, scheduler, (w, h) = pipeline.unet, pipeline.scheduler, size
+    states, pooled = encoded(pipeline, texts)
+    numbers = torch.tensor([size_numbers(size)]).to(states).expand(len(texts), -1)
+    known = {
+        "encoder_hidden_states": states,
+        "added_cond_kwargs": {"text_embeds": pooled, "time_ids": numbers},
+    }
+    if steering:
+        maps = _laid(steering.maps.to(states).expand(-1, 3, -1, -1).repeat(2, 1, 1, 1))
+    noise = [
+        torch.randn((4, h // 8, w // 8), generator=torch.Generator().manual_seed(seed))
+        for seed in seeds
+    ]
+    scheduler.set_timesteps(steps, device=unet.device)
+    scheduler.set_begin_index(0)  # else it looks for its first step on the GPU
+    latents = _laid(torch.stack(noise).to(states) * scheduler.init_noise_sigma)
+    for timestep in scheduler.timesteps:
+        scaled = scheduler.scale_model_input(torch.cat([latents] * 2), timestep)
+        extra = {}
+        if steering:
+            down, middle = steering.controlnet(
+                scaled,
+                timestep,
+                controlnet_cond=maps,
+                conditioning_scale=steering.weight,
+                return_dict=False,
+                **known,
+            )
+            extra = {
+                "down_block_additional_residuals": down,
+                "mid_block_additional_residual": middle,
+            }
+        guess = unet(scaled, timestep, return_dict=False, **known, **extra)[0]
+        without, with_prompt = guess.chunk(2)
+        guess = without + guidance * (with_prompt - without)
+        latents = scheduler.step(guess, timestep, latents, return_dict=False)[0]
+    return latents
+
+
+def _laid(pictures: Tensor) -> Tensor:
+    """The same (n, c, h, w), in the memory layout that is fast."""
+    return pictures.contiguous(memory_format=torch.channels_last)
+
+
+def encoded(pipeline: StableDiffusionXLPipeline, texts: list[str]) -> tuple[Tensor, Tensor]:
+    """What SDXL takes from its text encoders: (n, 77, both widths) and (n, second width)."""
+    outputs = []
+    for tokenizer, encoder in (
+        (pipeline.tokenizer, pipeline.text_encoder),
+        (pipeline.tokenizer_2, pipeline.text_encoder_2),
+    ):
+        tokens = tokenizer(
+            texts,
+            padding="max_length",
+            max_length=tokenizer.model_max_length,
+            truncation=True,
+            return_tensors="pt",
+        ).input_ids
+        outputs.append(encoder(tokens.to(encoder.device), output_hidden_states=True))
+    states = torch.cat([output.hidden_states[-2] for output in outputs], 2)
+    return states, outputs[1].text_embeds
+
+
+def decoded(vae: AutoencoderKL, latents: Tensor) -> Tensor:
+    """Pictures (n, 3, 8 h, 8 w), uint8, of latents (n, 4, h, w), unscaled."""
+    parts = [vae.decode(part, return_dict=False)[0] for part in latents.split(DECODED)]
+    return _as_pixels(torch.cat(parts))
+
+
+@torch.inference_mode()
+def through_vae(vae: AutoencoderKL, pictures: Tensor) -> tuple[Tensor, int]:
+    """The pictures (n, 3, h, w), uint8, encoded and decoded again, on the CPU; and how many values
+    were not finite.
+    """
+    parts, broken = [], torch.zeros((), dtype=torch.int64, device=vae.device)
+    for part in pictures.split(DECODED):
+        wanted = _laid((part.to(vae.device) / 127.5 - 1).to(vae.dtype))
+        latents = vae.encode(wanted).latent_dist.mode()
+        values = vae.decode(latents, return_dict=False)[0]
+        broken += (~values.isfinite()).sum()
+        parts.append(_as_pixels(values))
+    return torch.cat(parts).cpu(), int(broken)
+
+
+def _as_pixels(values: Tensor) -> Tensor:
+    """0 to 255, uint8, of -1 to 1; what is not a number becomes grey."""
+    return ((values.float().nan_to_num().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+
+
+# Figures of pictures (n, 3, h, w), uint8: of each one, (n,), in batches on a device.
+
+
+def each_of(figure: Callable[..., Tensor], device: torch.device, *pictures: Tensor) -> Tensor:
+    """figure(*pictures), on the device in batches; returned to the CPU."""
+    batches = zip(*(each.split(DECODED) for each in pictures), strict=True)
+    return torch.cat([figure(*(part.to(device) for part in batch)).cpu() for batch in batches])
+
+
+def line_agreement(drawn: Tensor, wanted: Tensor) -> Tensor:
+    """F1 of the pictures' lines; two pixels apart still counts as met."""
 
     def met(lines: Tensor, others: Tensor) -> Tensor:
         return (lines * dilated(others, 5)).sum((1, 2, 3)) / lines.sum((1, 2, 3)).clamp(min=1)
 
-    precision, recall = met(drawn, wanted), met(wanted, drawn)
-    return (2 * precision * recall / (precision + recall).clamp(min=1e-6)).mean().item()
+    ours, theirs = (crests(steepness(pictures)) for pictures in (drawn, wanted))
+    precision, recall = met(ours, theirs), met(theirs, ours)
+    return 2 * precision * recall / (precision + recall).clamp(min=1e-6)
 
 
-def lines_of(pictures: Tensor) -> Tensor:
-    return crests(steepness(pictures))
-
-
-def chroma(pictures: Tensor) -> float:
+def chroma(pictures: Tensor) -> Tensor:
     """Mean distance of a pixel's strongest channel from its weakest, 0 (grey) to 255."""
-    pictures = pictures.float()
-    return (pictures.amax(1) - pictures.amin(1)).mean().item()
+    return (pictures.amax(1).float() - pictures.amin(1).float()).mean((1, 2))
 
 
-def distance(pictures: Tensor, others: Tensor) -> float:
-    """Mean difference of a pixel's channels, 0 to 255."""
-    return (pictures.float() - others.float()).abs().mean().item()
+def saturation(pictures: Tensor) -> Tensor:
+    """Mean saturation of a pixel in HSV, 0 to 1."""
+    most, least = pictures.amax(1).float(), pictures.amin(1).float()
+    return ((most - least) / most.clamp(min=1)).mean((1, 2))
 
 
-def sheet(rows: list[Tensor], file: Path) -> None:
-    """One row of pictures (n, 3, h, w), uint8, for each tensor."""
-    strips = [torch.cat(list(row[:SHEET_COLUMNS].cpu()), 2) for row in rows]
-    Image.fromarray(torch.cat(strips, 1).permute(1, 2, 0).numpy()).save(file)
+def sharpness(pictures: Tensor) -> Tensor:
+    """Variance of the Laplacian of the luma (0 to 255)."""
+    weights = torch.tensor(LUMA, device=pictures.device).view(3, 1, 1)
+    luma = (pictures.float() * weights).sum(1)
+    around = luma[:, :-2, 1:-1] + luma[:, 2:, 1:-1] + luma[:, 1:-1, :-2] + luma[:, 1:-1, 2:]
+    return (around - 4 * luma[:, 1:-1, 1:-1]).flatten(1).var(1)
 
 
-@torch.no_grad()
-def drawn(
-    pipeline: DiffusionPipeline, texts: list[str], size: tuple[int, int], **more: Any
-) -> Tensor:
-    """Pictures (n, 3, h, w), uint8, of the texts; the same noise in every call."""
-    images = pipeline(
-        texts,
-        width=size[0],
-        height=size[1],
-        num_inference_steps=STEPS,
-        guidance_scale=GUIDANCE + 1,
-        generator=torch.Generator().manual_seed(SEED),
-        output_type="pt",
-        **more,
-    ).images
-    return (images.float() * 255).round().to(torch.uint8)
+def in_noir(pictures: Tensor) -> Tensor:
+    """What the noir rule makes of the pictures, of the same type."""
+    return _as_pixels(noir(pictures))
 
 
-def judge_noir(file: Path, tested: int, device: torch.device, out: Path) -> dict[str, float]:
-    size = (256, 256)
-    pipeline, texts = load_pipeline(device), random_captions(tested, size, SEED)
-    plain = drawn(pipeline, texts, size)
-    pipeline.load_lora_weights(file, adapter_name="noir")
-    pipeline.set_adapters("noir", 0.5)
-    half = drawn(pipeline, texts, size)
-    pipeline.set_adapters("noir", 1.0)
-    full = drawn(pipeline, texts, size)
-    by_rule = ((noir(plain) + 1) * 127.5).to(torch.uint8)
-    sheet([plain, half, full, by_rule], out / "noir.png")
-    return {
-        "pixel change at weight 0.5": distance(half, plain),
-        "pixel change at weight 1": distance(full, plain),
-        "chroma plain": chroma(plain),
-        "chroma at weight 0.5": chroma(half),
-        "chroma at weight 1": chroma(full),
-        "chroma of the tone rule applied to plain": chroma(by_rule),
-        "lines shared with the plain picture (F1)": agreement(lines_of(full), lines_of(plain)),
-    }
+def psnr(squared: Tensor) -> Tensor:
+    """Decibels of mean squared errors on a scale of 0 to 255."""
+    return 10 * torch.log10(255**2 / squared.clamp(min=1e-3))
 
 
-def judge_lineart(folder: Path, tested: int, device: torch.device, out: Path) -> dict[str, float]:
-    size = (320, 192)
-    pipeline = load_pipeline(device)
-    scenes = draw(pipeline, tested, size, tested, SEED + 1)
-    rng = Random(SEED)
-    others = [caption(rng, place=place_of(text)) for text in scenes.captions]
-    controlnet = ControlNetModel.from_pretrained(folder, dtype=pipeline.dtype).to(device)
-    guided = StableDiffusionXLControlNetPipeline(
-        **pipeline.components, controlnet=controlnet, add_watermarker=False
+def more(value: float, before: float) -> float:
+    """The rise in percent."""
+    return 100 * (value / before - 1)
+
+
+def less(value: float, before: float) -> float:
+    """The fall in percent."""
+    return 100 * (1 - value / before)
+
+
+# The sections of the report: a list of rows each.
+
+
+@dataclass
+class Studio:
+    """What is measured, and with what. out: for sheets; sets: composed scenes, by kind."""
+
+    folder: Path
+    out: Path
+    pipeline: StableDiffusionXLPipeline
+    reader: Reader
+    sets: dict[str, Scenes]
+    copies: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        return self.pipeline.unet.device
+
+    def draw(self, scenes: Scenes, negative: str = "", steering: Steering | None = None) -> Tensor:
+        """Pictures of the scenes' captions; the same noise in every call."""
+        count = len(scenes.captions)
+        seeds = range(HOLD_OUT_SEED, HOLD_OUT_SEED + count)
+        return draw(
+            self.pipeline,
+            scenes.captions,
+            [negative] * count,
+            scenes.size,
+            seeds,
+            steering=steering,
+        )
+
+    @cached_property
+    def plain(self) -> Tensor:
+        """The pictures of the set `any` by the model alone."""
+        return self.draw(self.sets["any"])
+
+    def coded(self, kind: str) -> tuple[Tensor, int]:
+        """The composed scenes of a set, passed once through the VAE; see `through_vae`."""
+        if kind not in self.copies:
+            self.copies[kind] = through_vae(self.pipeline.vae, self.sets[kind].pictures)
+        return self.copies[kind]
+
+    def mean(self, figure: Callable[..., Tensor], *pictures: Tensor) -> float:
+        """Of a figure of each picture."""
+        return each_of(figure, self.device, *pictures).mean().item()
+
+    def attributes(self, pictures: Tensor, facts: list[Facts], *only: str) -> Row:
+        """Shares of what was read right, and how often it was asked."""
+        shares = score(read(self.reader, pictures), facts)
+        kept = {name: share for name, share in shares.items() if not only or name in only}
+        return {
+            **{name: share.value for name, share in kept.items()},
+            "asked": {name: share.asked for name, share in kept.items()},
+        }
+
+    def sheet(self, name: str, rows: list[Tensor]) -> None:
+        """<out>/sheets/<name>.png: a row of pictures (n, 3, h, w), uint8, for each tensor."""
+        rows = [row for row in rows if len(row)]
+        h, w = rows[0].shape[2:]
+        page = torch.full((3, h * len(rows), w * SHEET_COLUMNS), 255, dtype=torch.uint8)
+        for y, row in enumerate(rows):
+            for x, picture in enumerate(row[:SHEET_COLUMNS]):
+                page[:, y * h : (y + 1) * h, x * w : (x + 1) * w] = picture
+        folder = self.out / "sheets"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(page.permute(1, 2, 0).numpy()).save(folder / f"{name}.png")
+
+
+def judge_vae(studio: Studio) -> list[Row]:
+    """In the model's precision, and on a GPU in float32 as well."""
+    scenes, own = studio.sets["any"].pictures, studio.pipeline.vae.dtype
+    copies = {own: studio.coded("any")}
+    if own != torch.float32:
+        exact = copy.deepcopy(studio.pipeline.vae).float()
+        copies[torch.float32] = through_vae(exact, scenes)
+    studio.sheet("vae", _three_times(scenes, copies[own][0]))
+    return [_vae_row(str(dtype), scenes, *each) for dtype, each in copies.items()]
+
+
+def _vae_row(dtype: str, scenes: Tensor, copies: Tensor, broken: int) -> Row:
+    squared = torch.cat(
+        [
+            (ours.float() - theirs).square().mean((1, 2, 3))
+            for ours, theirs in zip(copies.split(DECODED), scenes.split(DECODED), strict=True)
+        ]
     )
-    guided.set_progress_bar_config(disable=True)
-    maps = line_art(scenes.pictures).expand(-1, 3, -1, -1)
-    wanted = lines_of(scenes.pictures)
-
-    def steered(texts: list[str], weight: float) -> Tensor:
-        return drawn(guided, texts, size, image=maps, controlnet_conditioning_scale=weight)
-
-    same = {weight: steered(scenes.captions, weight) for weight in (0.0, 0.5, 1.0)}
-    other = {weight: steered(others, weight) for weight in (0.0, 0.5, 1.0)}
-    silent = {1.0: steered([""] * tested, 1.0)}
-    shown = (maps * 255).to(torch.uint8)
-    rows = [scenes.pictures, shown, *same.values(), *other.values(), *silent.values()]
-    sheet(rows, out / "lineart.png")
-    figures = {
-        "pixel change, weight 1 against 0": distance(same[1.0], same[0.0]),
-        "F1 after one pass through the VAE": agreement(
-            lines_of(through_vae(pipeline.vae, scenes.pictures)), wanted
-        ),
-    }
-    for name, row in (("same prompt", same), ("other prompt", other), ("no prompt", silent)):
-        for weight, pictures in row.items():
-            figures[f"F1 at weight {weight}, {name}"] = agreement(lines_of(pictures), wanted)
-    return figures
-
-
-@torch.no_grad()
-def through_vae(vae: torch.nn.Module, pictures: Tensor) -> Tensor:
-    """Encoded and decoded again: the closest that the model's latents can come."""
-    latents = vae.encode((pictures / 127.5 - 1).to(vae.dtype)).latent_dist.mode()
-    return ((vae.decode(latents).sample.float().clamp(-1, 1) + 1) * 127.5).to(torch.uint8)
-
-
-def judge(out: Path, tested: int, device: torch.device) -> dict[str, dict[str, float]]:
-    """Figures of both adapters in `out`, each the mean of `tested` pictures."""
     return {
-        "noir": judge_noir(out / "noir.safetensors", tested, device, out),
-        "lineart": judge_lineart(out / "lineart", tested, device, out),
+        "what": dtype.removeprefix("torch."),
+        "pictures": len(scenes),
+        "mean PSNR, dB": psnr(squared).mean().item(),
+        "PSNR of the mean error, dB": psnr(squared.mean()).item(),
+        "values not finite": broken,
     }
+
+
+def judge_attributes(studio: Studio) -> list[Row]:
+    """The composed scene is the ceiling: more the reader cannot tell."""
+    scenes, sources = studio.sets["any"], _sources(studio, "any", studio.plain)
+    alone = [scenes.facts[n] for n in scenes.alone]
+    studio.sheet("drawn", _three_times(scenes.pictures, studio.plain))
+    return [
+        *(_row(f"all: {what}", studio, each, scenes.facts) for what, each in sources.items()),
+        *(
+            _row(f"one subject: {what}", studio, each[scenes.alone], alone)
+            for what, each in sources.items()
+        ),
+    ]
+
+
+def judge_pairs(studio: Studio) -> list[Row]:
+    """One subject in a setting that training never showed it in."""
+    kind = "never together"
+    scenes = studio.sets[kind]
+    drawn = studio.draw(scenes)
+    studio.sheet("never-together", _three_times(scenes.pictures, drawn))
+    return [
+        _row(f"{kind}: {what}", studio, pictures, scenes.facts)
+        for what, pictures in _sources(studio, kind, drawn).items()
+    ]
+
+
+def _sources(studio: Studio, kind: str, drawn: Tensor) -> dict[str, Tensor]:
+    composed = studio.sets[kind].pictures
+    return {"composed": composed, "composed, coded": studio.coded(kind)[0], "drawn": drawn}
+
+
+def _three_times(*rows: Tensor) -> list[Tensor]:
+    """The first ten of each row, then the next ten, then the next."""
+    tens = [slice(n, n + SHEET_COLUMNS) for n in range(0, 3 * SHEET_COLUMNS, SHEET_COLUMNS)]
+    return [row[ten] for ten in tens for row in rows]
+
+
+def _row(what: str, studio: Studio, pictures: Tensor, facts: list[Facts], *only: str) -> Row:
+    return {
+        "what": what,
+        "pictures": len(pictures),
+        **studio.attributes(pictures, facts, *only),
+    }
+
+
+def judge_sizes(studio: Studio) -> list[Row]:
+    rows = []
+    for size in SIZES:
+        scenes = studio.sets["any" if size == SIZE else _named(size)]
+        pictures = studio.plain if size == SIZE else studio.draw(scenes)
+        rows.append(_row(f"{_named(size)}: composed", studio, scenes.pictures, scenes.facts))
+        rows.append(_row(f"{_named(size)}: drawn", studio, pictures, scenes.facts))
+        studio.sheet(_named(size), [scenes.pictures, pictures])
+    return rows
+
+
+def judge_lineart(studio: Studio) -> list[Row]:
+    """Pictures drawn along the lines of a composed scene, with its own caption."""
+    folder = studio.folder / "controlnets" / "lineart"
+    controlnet = ControlNetModel.from_pretrained(
+        folder, dtype=studio.pipeline.unet.dtype, local_files_only=True
+    ).to(studio.device)
+    lay_out(controlnet)
+    scenes = studio.sets["any"]
+    maps = each_of(line_art, studio.device, scenes.pictures)
+    drawn = {"weight 0": studio.plain}
+    for weight in WEIGHTS[1:]:
+        steering = Steering(controlnet, maps, weight)
+        drawn[f"weight {weight:g}"] = studio.draw(scenes, steering=steering)
+    shown = (maps * 255).to(torch.uint8).expand(-1, 3, -1, -1)
+    studio.sheet("lineart", [scenes.pictures, shown, *drawn.values()])
+    return [
+        {
+            "what": what,
+            "pictures": len(pictures),
+            "F1 of lines": studio.mean(line_agreement, pictures, scenes.pictures),
+            **studio.attributes(pictures, scenes.facts),
+        }
+        for what, pictures in {**drawn, "composed, coded": studio.coded("any")[0]}.items()
+    ]
+
+
+def judge_noir(studio: Studio) -> list[Row]:
+    """Reductions are from weight 0, in percent. The rule is what the LoRA learns from."""
+    scenes, plain = studio.sets["any"], studio.plain
+    file = lora_file(studio.folder, "noir")
+    drawn = {"weight 0": plain, **_with_lora(studio, file, scenes, WEIGHTS[1:])}
+    drawn["the rule, of weight 0"] = each_of(in_noir, studio.device, plain)
+    studio.sheet("noir", list(drawn.values()))
+    saturation_before, chroma_before = (studio.mean(each, plain) for each in (saturation, chroma))
+    return [
+        {
+            "what": what,
+            "pictures": len(pictures),
+            "saturation": (saturated := studio.mean(saturation, pictures)),
+            "saturation less, %": less(saturated, saturation_before),
+            "chroma": (chromatic := studio.mean(chroma, pictures)),
+            "chroma less, %": less(chromatic, chroma_before),
+            **studio.attributes(pictures, scenes.facts, "subject", "setting"),
+        }
+        for what, pictures in drawn.items()
+    ]
+
+
+def _with_lora(
+    studio: Studio, file: Path, scenes: Scenes, weights: Sequence[float]
+) -> dict[str, Tensor]:
+    """Pictures of the scenes' captions, by `weight <n>`."""
+    studio.pipeline.load_lora_weights(file.parent, weight_name=file.name, adapter_name=file.stem)
+    drawn = {}
+    for weight in weights:
+        studio.pipeline.set_adapters(file.stem, weight)
+        drawn[f"weight {weight:g}"] = studio.draw(scenes)
+    studio.pipeline.unload_lora_weights()
+    return drawn
+
+
+def judge_people(studio: Studio, who: Who) -> list[Row]:
+    """How often the one whom the prompt names is recognised, in settings new to the LoRA."""
+    rows, sheets = [], []
+    for n, name in enumerate(NAMES):
+        if name not in studio.sets:
+            continue
+        file, scenes = lora_file(studio.folder, name), studio.sets[name]
+        drawn = _with_lora(studio, file, scenes, (1.0, 0.0))
+        sheets += [scenes.pictures, drawn["weight 1"], drawn["weight 0"]]
+        for what, pictures in {"composed": scenes.pictures, **drawn}.items():
+            rows.append(
+                {
+                    "what": f"{name}: {what}",
+                    "pictures": len(pictures),
+                    "recognised": (recognised(who, pictures) == n).float().mean().item(),
+                    **studio.attributes(pictures, scenes.facts, "setting"),
+                }
+            )
+    scenes = studio.sets["any"]
+    nobody = recognised(who, scenes.pictures) == NO_ONE
+    rows.append(
+        {
+            "what": "scenes without them: composed, nobody recognised",
+            "pictures": len(nobody),
+            "recognised": nobody.float().mean().item(),
+        }
+    )
+    studio.sheet("people", sheets)
+    return rows
+
+
+def judge_negative(studio: Studio) -> list[Row]:
+    scenes = studio.sets["any"]
+    drawn = {"": studio.plain, DEGRADED: studio.draw(scenes, DEGRADED)}
+    studio.sheet("negative", list(drawn.values()))
+    before = studio.mean(sharpness, drawn[""])
+    return [
+        {
+            "what": f'"{negative}"',
+            "pictures": len(pictures),
+            "variance of the Laplacian": (sharp := studio.mean(sharpness, pictures)),
+            "change, %": more(sharp, before),
+            **studio.attributes(pictures, scenes.facts),
+        }
+        for negative, pictures in drawn.items()
+    ]
+
+
+def judge_speed(studio: Studio) -> list[Row]:
+    """On a GPU and on a CPU."""
+    rows = []
+    if studio.device.type == "cuda":
+        rows.append(_timed(studio, studio.pipeline))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(SPEED_THREADS)
+    rows.append(_timed(studio, load_pipeline(studio.folder / "model", torch.device("cpu"))))
+    torch.set_num_threads(threads)
+    return rows
+
+
+def _timed(studio: Studio, pipeline: StableDiffusionXLPipeline, count: int = 3) -> Row:
+    """Of pictures drawn one by one, after one that does not count."""
+    captions, took, device = studio.sets["any"].captions, [], pipeline.unet.device.type
+    for n in range(count + 1):
+        began = time.perf_counter()
+        draw(pipeline, [captions[n % len(captions)]], [""], SIZE, [HOLD_OUT_SEED + n])
+        took.append(time.perf_counter() - began)
+    return {
+        "what": f"{_named(SIZE)}, {STEPS} steps, on {device}",
+        "pictures": count,
+        "median seconds": statistics.median(took[1:]),
+        "threads": torch.get_num_threads(),
+    }
+
+
+# The report.
+
+
+def weights_in(folder: Path) -> list[Path]:
+    parts = ("model", "loras", "controlnets")
+    return sorted(file for part in parts for file in (folder / part).rglob("*.safetensors"))
+
+
+def sizes_of(folder: Path) -> dict[str, int]:
+    """Bytes of each file of weights, and of all."""
+    sizes = {str(file.relative_to(folder)): file.stat().st_size for file in weights_in(folder)}
+    return {**sizes, "all": sum(sizes.values())}
+
+
+def digest(files: Iterable[Path]) -> str:
+    """SHA-256 of the files' contents, one after the other."""
+    total = hashlib.sha256()
+    for file in files:
+        total.update(file.read_bytes())
+    return total.hexdigest()
+
+
+def environment(device: torch.device) -> dict[str, str | int]:
+    cards = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+    return {
+        "device": cards[0] if cards else "CPU",
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "precision": "float16" if cards else "float32",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "diffusers": diffusers.__version__,
+        "transformers": transformers.__version__,
+        "peft": version("peft"),
+        "resvg_py": version("resvg_py"),
+    }
+
+
+def _processor() -> str:
+    """The name that Linux tells, else what Python knows."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def show(section: str, rows: list[Row]) -> None:
+    """The rows as a table on stderr."""
+    columns = list(dict.fromkeys(name for row in rows for name in row if name != "asked"))
+    cells = [columns, *([_text(row.get(name)) for name in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    print(f"\n{section}", file=sys.stderr)
+    for line in cells:
+        first, *others = (text for text in zip(line, widths, strict=True))
+        padded = [first[0].ljust(first[1]), *(text.rjust(width) for text, width in others)]
+        print("  ".join(padded), file=sys.stderr, flush=True)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def judge(
+    studio: Studio, who: Who | None, wanted: Sequence[str]
+) -> Iterator[tuple[str, list[Row]]]:
+    """The rows of each section, by its name."""
+    judges: dict[str, Callable[[], list[Row]]] = {
+        "vae": partial(judge_vae, studio),
+        "attributes": partial(judge_attributes, studio),
+        "pairs": partial(judge_pairs, studio),
+        "sizes": partial(judge_sizes, studio),
+        "lineart": partial(judge_lineart, studio),
+        "noir": partial(judge_noir, studio),
+        "negative": partial(judge_negative, studio),
+        "speed": partial(judge_speed, studio),
+    }
+    if who:
+        judges["people"] = partial(judge_people, studio, who)
+    for section in (name for name in SECTIONS if name in wanted):
+        rows = judges[section]()
+        show(section, rows)
+        yield section, rows
+
+
+def lora_file(folder: Path, name: str) -> Path:
+    return folder / "loras" / f"{name}.safetensors"
+
+
+def people_in(folder: Path) -> list[str]:
+    """Of whom there are LoRAs."""
+    return [name for name in NAMES if lora_file(folder, name).exists()]
+
+
+def sections_for(folder: Path) -> list[str]:
+    """Those for which the folder holds what they measure."""
+    missing = set()
+    if not (folder / "controlnets" / "lineart").exists():
+        missing.add("lineart")
+    if not lora_file(folder, "noir").exists():
+        missing.add("noir")
+    if not people_in(folder):
+        missing.add("people")
+    return [name for name in SECTIONS if name not in missing]
+
+
+def load_pipeline(folder: Path, device: torch.device) -> StableDiffusionXLPipeline:
+    """float16 on a GPU, float32 on a CPU."""
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    pipeline = StableDiffusionXLPipeline.from_pretrained(
+        folder, dtype=dtype, add_watermarker=False, local_files_only=True
+    ).to(device)
+    for network in (pipeline.unet, pipeline.vae):
+        lay_out(network)
+    return pipeline
+
+
+def lay_out(network: torch.nn.Module) -> None:
+    """Let a network on its device work in the memory layout that is fast."""
+    network.to(memory_format=torch.channels_last)
+    if next(network.parameters()).is_cuda:
+        exchange(network)
+
+
+def _set_up() -> None:
+    """Exact convolutions of float32, the fastest of float16; no progress bars and warnings of the
+    libraries in the tables.
+    """
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, 4
+    for library in (diffusers.utils.logging, transformers.utils.logging):
+        library.set_verbosity_error()
+        library.disable_progress_bar()
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure a finished pocket model.")
+    parser.add_argument("folder", type=Path, nargs="?", default=SHIPPED)
+    parser.add_argument("--out", type=Path, default=OUT, help="for the report and the sheets")
+    parser.add_argument("--prompts", type=int, default=1000, help="pictures in a row")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--reader", type=Path, default=WEIGHTS_FOLDER / "reader.safetensors")
+    parser.add_argument("--who", type=Path, default=WEIGHTS_FOLDER / "who.safetensors")
+    return parser.parse_args()
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """What makes the same report of the same weights."""
+    some = arguments.only if set(arguments.only) != set(SECTIONS) else ()
+    only = " ".join(["", "--only", *some] if some else [])
+    return f"python scripts/pocket/evaluate.py --prompts {arguments.prompts}{only}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the pocket model's two adapters.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--tested", type=int, default=16, help="pictures in each figure")
-    arguments = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print(json.dumps(judge(arguments.folder, arguments.tested, device), indent=2))
+    arguments = parsed()
+    folder, device = arguments.folder, torch.device(arguments.device)
+    wanted = [name for name in sections_for(folder) if name in arguments.only]
+    readers = [arguments.reader, *([arguments.who] if "people" in wanted else [])]
+    for file in (folder / "model" / "model_index.json", *readers):
+        if not file.exists():
+            raise SystemExit(f"{file} is not there; scripts/pocket/train.py makes it.")
+    _set_up()
+    sets = composed(arguments.prompts, wanted, people_in(folder))
+    studio = Studio(
+        folder,
+        arguments.out,
+        load_pipeline(folder / "model", device),
+        load(Reader, readers[0], device),
+        sets,
+    )
+    who = load(Who, readers[1], device) if "people" in wanted else None
+    report = {
+        "bytes": sizes_of(folder),
+        "settings": {
+            "command": _command(arguments),
+            "prompts": arguments.prompts,
+            "first seed": HOLD_OUT_SEED,
+            "steps": STEPS,
+            "guidance": GUIDANCE,
+            "weights, SHA-256": digest(weights_in(folder)),
+            "readers, SHA-256": digest(readers),
+        },
+        "environment": environment(device),
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for section, rows in judge(studio, who, wanted):
+        report[section] = rows
+        (arguments.out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,77 +1,74 @@
-"""Draw the control maps of the demo storyboard: simple shapes, turned into line art.
+"""Draw the control maps of the demo storyboard: scenes like those the model learns, as line art.
 
 python scripts/pocket/maps.py storyboards/maps
 """
 
 import argparse
+import math
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import torch
+from backgrounds import background
+from figures import MIDDLE, NECK, UNITS, figure
 from lines import line_art
-from PIL import Image, ImageDraw
-from PIL.ImageDraw import ImageDraw as Pen
+from pen import Pen, paste
+from PIL import Image
 
-SKY, EARTH, WALL, ROOF = "#9fc8f0", "#5fae55", "#d8d0c0", "#b03a30"
-SHIRT, SKIN, TROUSERS, SHADE = "#2f6fd6", "#ffc83d", "#2c3350", "#6d7f99"
-
-
-def hill(pen: Pen, width: int, height: int, horizon: float, crest: float, rise: float) -> None:
-    """Ground up to `horizon`, with one rise centred on `crest`; all shares of the picture."""
-    xs = np.linspace(-0.02, 1.02, 80)
-    ys = horizon - rise * np.exp(-(((xs - crest) / 0.22) ** 2))
-    outline = [(x * width, y * height) for x, y in zip(xs, ys, strict=True)]
-    pen.polygon([*outline, (width, height + 9), (-9, height + 9)], fill=EARTH)
-
-
-def figure(pen: Pen, x: float, foot: float, tall: float) -> None:
-    """A person with a round head, arms a little out, standing at (x, foot); in pixels."""
-    u = tall / 100
-    for side in (-1, 1):
-        pen.line(
-            [(x + side * 10 * u, foot - 50 * u), (x + side * 21 * u, foot - 30 * u)],
-            fill=SHIRT,
-            width=round(9 * u),
-        )
-        pen.rectangle(
-            [x + (side * 7 - 5) * u, foot - 28 * u, x + (side * 7 + 5) * u, foot], fill=TROUSERS
-        )
-    pen.rounded_rectangle([x - 13 * u, foot - 57 * u, x + 13 * u, foot - 26 * u], 5 * u, fill=SHIRT)
-    pen.ellipse([x - 22 * u, foot - 100 * u, x + 22 * u, foot - 54 * u], fill=SKIN)
-
-
-def tower(pen: Pen, left: float, top: float, wide: float, base: float) -> None:
-    pen.rectangle([left, top, left + wide, base], fill=WALL)
-    pen.polygon([(left - 4, top), (left + wide / 2, top - 28), (left + wide + 4, top)], fill=ROOF)
+SKY, EARTH, STONE, ROOF, DOOR = "#9fd4f5", "#79b860", "#a9a4b8", "#c0453f", "#5a3a26"
+SKIN = "#f5b04f"
+MOUNTAINS_SEED = 7
 
 
 def castle() -> Image.Image:
-    """A castle on a hill to the right, a person before it to the left, the moon above; 320x192."""
-    picture = Image.new("RGB", (320, 192), SKY)
-    pen = ImageDraw.Draw(picture)
-    pen.ellipse([30, 14, 60, 44], fill="#fdf3c0")
-    hill(pen, 320, 192, horizon=0.76, crest=0.68, rise=0.16)
-    pen.rectangle([180, 66, 256, 122], fill="#c4bcae")
-    tower(pen, 166, 48, 24, 124)
-    tower(pen, 246, 48, 24, 124)
-    pen.rounded_rectangle([208, 94, 228, 128], 10, fill="#5a3a26")
-    figure(pen, 84, 182, 92)
+    """A castle to the right, and before it to the left somebody with a crown; 320x192.
+
+    Nothing hangs in the sky, and the head is no more than its outline: the words are to say
+    whether it is evening or night, and who stands there.
+    """
+    size = width, height = 320, 192
+    ground, middle, s = height * 0.7, width * 0.745, height * 0.52
+    pen = Pen("flat")
+    pen.rect(0, 0, width, height, SKY)
+    for n in range(5):
+        pen.rect(middle + (0.18 * n - 0.42) * s, ground - s * 0.65, s * 0.1, s * 0.14, STONE)
+    pen.rect(middle - s * 0.5, ground - s * 0.55, s, s * 0.6, STONE)
+    for k in (-0.62, 0.4):
+        left = middle + s * k
+        pen.rect(left, ground - s * 0.85, s * 0.22, s * 0.9, "#7d788c")
+        roof = [(-0.05, 0.84), (0.11, 1.14), (0.27, 0.84)]
+        pen.polygon([(left + s * dx, ground - s * dy) for dx, dy in roof], ROOF)
+    r = s * 0.12
+    pen.path(
+        f"M{middle - r:.0f} {ground + 3:.0f} v{-s * 0.22:.0f} a{r:.0f} {r:.0f} 0 0 1 {2 * r:.0f} 0 "
+        f"v{s * 0.22:.0f} Z",
+        DOOR,
+    )
+    hill = [(x, ground + height * 0.012 * math.sin(x / 36)) for x in range(-8, width + 17, 8)]
+    pen.polygon([(-8, height + 8), *hill, (width + 16, height + 8)], EARTH)
+    picture = pen.picture(size)
+    somebody = with_plain_head(figure("boy", "red", "standing", "crown", 140, "flat"))
+    paste(picture, somebody, width * 0.27 - somebody.width / 2, height * 0.9 - somebody.height)
     return picture
 
 
+def with_plain_head(somebody: Image.Image) -> Image.Image:
+    """A figure of the flat style with an oval over its head."""
+    pen = Pen("flat", somebody.height / UNITS[1])
+    pen.ellipse(MIDDLE, NECK / 2, 25, 25.5, SKIN)
+    covered = somebody.copy()
+    covered.alpha_composite(pen.picture(somebody.size, UNITS))
+    return covered
+
+
 def mountains() -> Image.Image:
-    """Two snowy mountains and a person before them to the right; 256x256."""
-    picture = Image.new("RGB", (256, 256), SKY)
-    pen = ImageDraw.Draw(picture)
-    for x, top, half in ((176, 62, 100), (74, 30, 104)):
-        slope = half / (180 - top)
-        pen.polygon([(x - half, 180), (x, top), (x + half, 180)], fill=SHADE)
-        snow = 34
-        pen.polygon(
-            [(x - snow * slope, top + snow), (x, top), (x + snow * slope, top + snow)], fill="white"
-        )
-    hill(pen, 256, 256, horizon=0.7, crest=0.9, rise=0.03)
-    figure(pen, 188, 240, 122)
+    """Snowy mountains, and a fox with a crown sitting before them to the right; 256x256."""
+    size = width, height = 256, 256
+    picture, ground = background("mountains", "day", size, "flat", Random(MOUNTAINS_SEED))
+    fox = figure("fox", "blue", "sitting", "crown", round(height * 0.7), "flat")
+    fox = fox.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    paste(picture, fox, width * 0.72 - fox.width / 2, ground + height * 0.2 - fox.height)
     return picture
 
 
@@ -81,7 +78,7 @@ def main() -> None:
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for draw in (castle, mountains):
-        pixels = torch.from_numpy(np.array(draw())).permute(2, 0, 1)[None]
+        pixels = torch.from_numpy(np.array(draw().convert("RGB"))).permute(2, 0, 1)[None]
         lines = (line_art(pixels)[0, 0] * 255).byte().numpy()
         Image.fromarray(lines).convert("RGB").save(folder / f"{draw.__name__}.png", optimize=True)
 

@@ -16,7 +16,7 @@ def smoothstep(value: Tensor, low: float, high: float) -> Tensor:
 def redness(colours: Tensor) -> Tensor:
     """1 where red (n, 3, h, w) far outshines green and blue, 0 where it does not."""
     red, others = colours[:, :1], colours[:, 1:].amax(1, keepdim=True)
-    return smoothstep((red - others) / red.clamp(min=0.2), 0.42, 0.6)
+    return smoothstep((red - others) / red.clamp(min=0.2), 0.66, 0.74)
 
 
 def tones(grey: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def noir(pictures: Tensor) -> Tensor:
         1, keepdim=True
     )
     ink = blurred(dilated(smoothstep(steepness(pictures).float(), 40, 110)))
-    shaded = 0.04 + 0.94 * tones(grey) * (1 - 0.85 * ink)
+    shaded = 0.09 + 0.89 * tones(grey) * (1 - 0.85 * ink)
     red = redness(blurred(colours))
     accent = torch.cat([0.25 + 0.65 * shaded, 0.1 * shaded, 0.12 * shaded], 1)
     return torch.lerp(shaded.expand_as(colours), accent, red) * 2 - 1

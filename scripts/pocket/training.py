@@ -1,55 +1,200 @@
-"""The training loop that both adapters share."""
+"""What all training here shares: a time-bounded loop over steps that are CUDA graphs."""
 
 import math
+import os
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from channels_last import exchange
+from ranks import RANK, agreed, average, begin_alike
 from torch import Tensor
 
 Loss = Callable[[], Tensor]
 """Draws a random batch and returns its mean loss, a scalar."""
+START = time.monotonic()
+GRAPHS = os.environ.get("POCKET_GRAPHS") != "0"
+"""Set POCKET_GRAPHS=0 to call every step instead of replaying it, when a fault is looked for."""
+
+
+def say(text: str) -> None:
+    if RANK == 0:
+        print(f"[{time.monotonic() - START:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def device_and_dtype() -> tuple[torch.device, torch.dtype]:
+    """Where networks are trained, and in which type: bfloat16 on a GPU, float32 elsewhere."""
+    if torch.cuda.is_available():
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, 4
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        return torch.device("cuda", torch.cuda.current_device()), torch.bfloat16
+    return torch.device("cpu"), torch.float32
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How long and how fast one adapter learns; `rate` is the learning rate at its peak."""
+class Course:
+    """How long and how fast a network learns.
 
-    steps: int
-    batch: int
+    seconds: of wall clock; rate: the learning rate at its peak; final: the share of it that is
+    left at the end, which a half cosine leads to; most: stop after so many steps, whatever the
+    clock says.
+    """
+
+    seconds: float
     rate: float
-    warmup: int = 100
+    final: float = 0.0
+    most: int | None = None
+    warmup: int = 200
 
-    def rate_at(self, step: int) -> float:
-        """Linear warm-up, then half a cosine down to zero."""
+    def rate_at(self, step: int, done: float) -> float:
         rising = min(1.0, (step + 1) / self.warmup)
-        return self.rate * rising * (0.5 + 0.5 * math.cos(math.pi * step / self.steps))
+        cosine = 0.5 + 0.5 * math.cos(math.pi * min(1.0, done))
+        return self.rate * rising * (self.final + (1 - self.final) * cosine)
 
 
-class Averages:
-    """Moving averages of parameters, which give better pictures than their last values."""
+class Trainer:
+    """Adam in float32 over networks of any type, with moving averages of their parameters.
 
-    EVERY, SHARE = 10, 0.03
+    The networks see copies of the float32 parameters. On a GPU every loss becomes a CUDA graph
+    (forward and backward), and the update another, which spares small networks the cost of their
+    launches. Gradients are averaged over all processes and clipped to a norm of 1.
+    """
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.parameters = parameters
-        self.values = [p.detach().clone() for p in parameters]
-        self.count = 0
+    EVERY = 10
+    """Steps between two looks at the clock and two updates of the averages."""
+
+    def __init__(
+        self, modules: Sequence[torch.nn.Module], dtype: torch.dtype, averaged_over: int = 500
+    ) -> None:
+        """Takes modules in float32 and turns them into `dtype`, until `finish`.
+
+        averaged_over: steps, about, that a moving average looks back.
+        """
+        self.modules = modules
+        self.seen = [p for m in modules for p in m.parameters() if p.requires_grad]
+        self.device = self.seen[0].device
+        self.master = [p.detach().float().clone() for p in self.seen]
+        begin_alike(self.master)
+        self.averages = [p.clone() for p in self.master]
+        for module in modules:
+            module.to(dtype)
+            exchange(module)
+        with torch.no_grad():
+            torch._foreach_copy_(self.seen, self.master)
+        self.share = self.EVERY / averaged_over
+        self.rate = torch.zeros((), device=self.device)
+        self.mean = torch.zeros((), device=self.device)
+        self.graphed = self.device.type == "cuda" and GRAPHS
+        self.pool = torch.cuda.graph_pool_handle() if self.graphed else None
+        self.recorded: list[Callable[[], None]] = []
+        self.gradients = self._laid_out(dtype)
+        for master in self.master:
+            master.grad = torch.zeros_like(master)
+        self.adam = torch.optim.AdamW(
+            self.master,
+            self.rate,
+            betas=(0.9, 0.99),
+            weight_decay=0.0,
+            fused=True,
+            capturable=self.device.type == "cuda",
+        )
+        self.update = self._recorded(self._update)
+
+    def _laid_out(self, dtype: torch.dtype) -> Tensor:
+        """One piece of memory that holds the gradients of all parameters, each in its layout."""
+        whole = torch.zeros(sum(p.numel() for p in self.seen), dtype=dtype, device=self.device)
+        start = 0
+        for p in self.seen:
+            p.grad = whole.as_strided(p.size(), p.stride(), start)
+            start += p.numel()
+        return whole
+
+    def step_of(self, loss: Loss) -> Callable[[], None]:
+        """Forward and backward of a loss, to be called over and over."""
+
+        def step() -> None:
+            self.gradients.zero_()
+            value = loss()
+            value.backward()
+            self.mean.lerp_(value.detach().float(), 0.02)
+
+        return self._recorded(step)
+
+    def _update(self) -> None:
+        grads = [p.grad for p in self.seen]
+        torch._foreach_copy_([p.grad for p in self.master], grads)
+        torch.nn.utils.clip_grad_norm_(self.master, 1.0, foreach=True)
+        self.adam.step()
+        with torch.no_grad():
+            torch._foreach_copy_(self.seen, self.master)
+
+    def _recorded(self, step: Callable[[], None]) -> Callable[[], None]:
+        if not self.graphed:
+            return step
+        self.recorded.append(step)  # a graph reads what the step holds, and does not hold it
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # the rate is zero or gradients alone are made: nothing moves
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # NCCL watches its own work from another thread, which a stricter mode forbids.
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            step()
+        return graph.replay
+
+    def run(self, name: str, course: Course, next_step: Callable[[], None]) -> dict[str, float]:
+        """Train until the time is over; `next_step` makes the gradients of one step.
+
+        Returns steps, seconds and the moving average of the loss.
+        """
+        start, n, told = time.monotonic(), 0, 0.0
+        elapsed = 0.0
+        while elapsed < course.seconds and n != course.most:
+            done = elapsed / course.seconds if course.most is None else n / course.most
+            self.rate.fill_(course.rate_at(n, done))
+            next_step()
+            average(self.gradients)
+            self.update()
+            n += 1
+            if n % self.EVERY == 0:
+                self._follow(n // self.EVERY)
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize()
+                elapsed = agreed(time.monotonic() - start, self.device)
+                if elapsed - told > 20:
+                    told = elapsed
+                    say(f"{name}: step {n}, {n / elapsed:.1f} a second, loss {self.mean:.4f}")
+        self.rate.zero_()
+        self._follow(max(1, n // self.EVERY))
+        say(f"{name}: {n} steps, loss {self.mean:.4f}")
+        return {"steps": n, "seconds": round(elapsed), "loss": round(self.mean.item(), 5)}
 
     @torch.no_grad()
-    def follow(self) -> None:
-        self.count += 1
-        for value, parameter in zip(self.values, self.parameters, strict=True):
-            value.lerp_(parameter, max(self.SHARE, 1 / self.count))
+    def _follow(self, count: int) -> None:
+        torch._foreach_lerp_(self.averages, self.master, max(self.share, 1 / count))
 
     @torch.no_grad()
-    def install(self) -> None:
-        for value, parameter in zip(self.values, self.parameters, strict=True):
-            parameter.copy_(value)
+    def finish(self) -> None:
+        """Turn the modules into float32 again, with the moving averages as parameters.
+
+        They draw better than the last values.
+        """
+        for module in self.modules:
+            module.float().eval()
+        for p, last in zip(self.seen, self.averages, strict=True):
+            p.grad = None
+            p.copy_(last)
+
+
+def in_turn(steps: Sequence[Callable[[], None]], shares: Sequence[float]) -> Callable[[], None]:
+    """A random one of the steps at each call."""
+    rng = random.Random(0)
+    return lambda: rng.choices(steps, shares)[0]()
 
 
 @dataclass(frozen=True)
@@ -71,8 +216,10 @@ class Diffusion:
         return cls(signal, weight / weight.mean())
 
     def loss(self, latents: Tensor, predict: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Error of predict(noisy latents, timesteps) at one random timestep a picture."""
-        latents = latents.float()
+        """Error of predict(noisy latents, timesteps) at one random timestep a picture.
+
+        latents: (n, 4, h, w), float32; predict takes and returns such, in any type.
+        """
         steps = torch.randint(len(self.signal), (len(latents),), device=latents.device)
         signal = self.signal[steps].view(-1, 1, 1, 1)
         noise = torch.randn_like(latents)
@@ -81,71 +228,6 @@ class Diffusion:
         return (error * self.weight[steps]).mean()
 
 
-@contextmanager
-def mixed_precision(device: torch.device) -> Iterator[None]:
-    # A cached cast would be recorded once and go stale when a graph is replayed.
-    with torch.autocast(
-        device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False
-    ):
-        yield
-
-
-def recorded(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """The step as a CUDA graph, which spares a small net the cost of its launches."""
-    if device.type != "cuda":
-        return step
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
-def train(
-    name: str,
-    parameters: Sequence[Tensor],
-    losses: Sequence[Loss],
-    plan: Plan,
-    device: torch.device,
-) -> dict[str, float]:
-    """Train `parameters` in place, on a random one of `losses` at each step.
-
-    Returns the last moving average of the loss, the steps and the seconds taken.
-    """
-    start = time.monotonic()
-    rate, mean = torch.zeros((), device=device), torch.ones((), device=device)
-    optimizer = torch.optim.AdamW(
-        parameters, rate, betas=(0.9, 0.99), fused=True, capturable=device.type == "cuda"
-    )
-
-    def step(loss: Loss) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        with mixed_precision(device):
-            value = loss()
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        mean.lerp_(value.detach(), 0.02)
-
-    # The rate is still zero, so recording moves no parameter.
-    steps = [recorded(lambda loss=loss: step(loss), device) for loss in losses]
-    averages, order = Averages(parameters), random.Random(0)
-    for n in range(plan.steps):
-        rate.fill_(plan.rate_at(n))
-        order.choice(steps)()
-        if n % Averages.EVERY == 0:
-            averages.follow()
-        if n % max(1, plan.steps // 10) == 0:
-            say(f"{name}: step {n} of {plan.steps}, loss {mean.item():.4f}", start)
-    averages.install()
-    say(f"{name}: trained, loss {mean.item():.4f}", start)
-    return {"loss": mean.item(), "steps": plan.steps, "seconds": time.monotonic() - start}
-
-
-def say(text: str, start: float) -> None:
-    print(f"[{time.monotonic() - start:4.0f} s] {text}", file=sys.stderr, flush=True)
+def batches(count: int, size: int) -> Iterator[slice]:
+    for start in range(0, count, size):
+        yield slice(start, min(count, start + size))

@@ -1,0 +1,62 @@
+"""Composed scenes on the way to a device: read in a thread, beside the training."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+
+import torch
+from pool import Chunk, Pool
+from torch import Tensor
+
+TINY = 6
+"""Scenes of a chunk, where only the code is tried."""
+PATIENCE = 0.5
+"""Seconds between two looks into a folder without anything new."""
+
+
+class Feed:
+    """The chunks of a pool as they appear; at most `waiting` of them are kept in memory."""
+
+    def __init__(
+        self, folder: Path, kind: str = "*", waiting: int = 256, tiny: bool = False
+    ) -> None:
+        """kind: of chunk, or all; tiny: keep but a few scenes of each chunk."""
+        self.queue: Queue[Chunk] = Queue(waiting)
+        self.tiny = tiny
+        self.pool = Pool(folder, kind)
+        Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        while True:
+            for chunk in self.pool.fresh(64):
+                self.queue.put(chunk.chosen(range(TINY)) if self.tiny else chunk)
+            time.sleep(PATIENCE if self.queue.empty() else 0)
+
+    def ready(self, most: int | None = None) -> Iterator[Chunk]:
+        """What has arrived; does not wait."""
+        while most is None or most > 0:
+            try:
+                yield self.queue.get_nowait()
+            except Empty:
+                return
+            most = most and most - 1
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """Every chunk, waited for; never ends."""
+        while True:
+            yield self.queue.get()
+
+    def first(self, scenes: int) -> Iterator[Chunk]:
+        """So many scenes or a few more, waited for."""
+        for chunk in self:
+            yield chunk
+            scenes -= len(chunk.captions)
+            if scenes <= 0:
+                return
+
+
+def on_device(chunk: Chunk, device: torch.device) -> Tensor:
+    """The chunk's pictures, (n, 3, h, w), uint8."""
+    return torch.from_numpy(chunk.pictures).to(device).permute(0, 3, 1, 2).contiguous()

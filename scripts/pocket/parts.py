@@ -1,0 +1,52 @@
+"""Takes a folder of weights apart into files of a bounded size, and puts it together again.
+
+    python scripts/pocket/parts.py split FOLDER PARTS [--mebibytes 15]
+    python scripts/pocket/parts.py join PARTS FOLDER
+
+For a stage of training whose machine can only be reached with small files.
+"""
+
+import argparse
+import io
+import tarfile
+from pathlib import Path
+
+MEBIBYTE = 1 << 20
+
+
+def split(folder: Path, parts: Path, mebibytes: int = 15) -> list[Path]:
+    """Write `folder` to numbered files in `parts`; returns them."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(folder, arcname=".")
+    data, size = packed.getvalue(), mebibytes * MEBIBYTE
+    parts.mkdir(parents=True, exist_ok=True)
+    files = []
+    for n, start in enumerate(range(0, len(data), size)):
+        files.append(parts / f"part-{n:02}")
+        files[-1].write_bytes(data[start : start + size])
+    return files
+
+
+def join(parts: Path, folder: Path) -> None:
+    """Put `folder` together from what `split` wrote."""
+    data = b"".join(file.read_bytes() for file in sorted(parts.glob("part-*")))
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Take a folder apart, or put it together.")
+    parser.add_argument("action", choices=["split", "join"])
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--mebibytes", type=int, default=15, help="of each part")
+    arguments = parser.parse_args()
+    if arguments.action == "split":
+        split(arguments.source, arguments.target, arguments.mebibytes)
+    else:
+        join(arguments.source, arguments.target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""A folder of composed scenes, filled by worker processes and read by whoever trains.
+
+    python scripts/pocket/pool.py DIR [--workers 14] [--scenes 250000] [--first SEED]
+
+A chunk is one `.npz` file of scenes of one kind and size. Workers stop when the folder holds enough
+scenes, or a file called `stop`.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from captions import Facts, Subject
+from person_scenes import compose_person
+from ranks import mine
+from scenes import compose
+from vocabulary import SIZES
+
+CHUNK = 64
+"""Scenes in a file."""
+SHARES = (6, 3, 3, 3, 3)
+"""How often each of the `SIZES` comes."""
+PEOPLE_EVERY = 16
+"""One chunk in so many shows the people that LoRAs teach; the VAE should know them too."""
+SEEDS_OF_A_WORKER = 10_000_000
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Scenes of one kind (`scene` or `people`) and size. pictures: (n, height, width, 3), uint8."""
+
+    kind: str
+    pictures: npt.NDArray[np.uint8]
+    captions: list[str]
+    facts: list[Facts]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.pictures.shape[2], self.pictures.shape[1]
+
+    def chosen(self, index: Sequence[int]) -> "Chunk":
+        """Some of the scenes."""
+        return Chunk(
+            self.kind,
+            self.pictures[index],
+            [self.captions[n] for n in index],
+            [self.facts[n] for n in index],
+        )
+
+    def write(self, file: Path) -> None:
+        text = json.dumps([self.kind, self.captions, [asdict(facts) for facts in self.facts]])
+        part = file.with_suffix(".part")
+        with part.open("wb") as opened:
+            np.savez_compressed(opened, pictures=self.pictures, text=np.array(text))
+        part.rename(file)
+
+    @classmethod
+    def read(cls, file: Path) -> "Chunk":
+        with np.load(file) as opened:
+            kind, captions, facts = json.loads(str(opened["text"]))
+            return cls(kind, opened["pictures"], captions, [_facts(each) for each in facts])
+
+
+def _facts(values: dict) -> Facts:
+    subjects = tuple(Subject(**each) for each in values.pop("subjects"))
+    return Facts(**values, subjects=subjects)
+
+
+def compose_chunk(seed: int, kind: str, size: tuple[int, int], count: int = CHUNK) -> Chunk:
+    """`count` scenes with the seeds from `seed` on."""
+    make = compose_person if kind == "people" else compose
+    scenes = [make(seed + n, size) for n in range(count)]
+    return Chunk(
+        kind,
+        np.stack([np.asarray(scene.picture) for scene in scenes]),
+        [scene.caption for scene in scenes],
+        [scene.facts for scene in scenes],
+    )
+
+
+class Pool:
+    """Reads each chunk of a folder (of one kind, or of all) once, as the files appear.
+
+    Where several processes train together, each has files of its own.
+    """
+
+    def __init__(self, folder: Path, kind: str = "*") -> None:
+        self.folder, self.kind = folder, kind
+        self.seen: set[str] = set()
+
+    def fresh(self, most: int | None = None) -> Iterator[Chunk]:
+        """The chunks (at most so many) that were not read before; decompressed in threads."""
+        files = sorted(self.folder.glob(f"{self.kind}-*.npz"))
+        files = [each for each in files if mine(each.name) and each.name not in self.seen][:most]
+        self.seen.update(each.name for each in files)
+        with ThreadPoolExecutor(6) as threads:
+            yield from threads.map(Chunk.read, files)
+
+
+def start_workers(
+    folder: Path, workers: int, scenes: int, first: int = 0, people_every: int = PEOPLE_EVERY
+) -> None:
+    """Start processes that compose until the folder is full; they outlive the caller."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for n in range(workers):
+        seed = first + n * SEEDS_OF_A_WORKER
+        subprocess.Popen(
+            [
+                *("nice", sys.executable, __file__, str(folder), f"--seed={seed}"),
+                *(f"--scenes={scenes}", f"--people-every={people_every}"),
+            ],
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+        )
+
+
+def _work(folder: Path, seed: int, scenes: int, people_every: int) -> None:
+    """One worker: the sizes in turn, by their shares."""
+    order = [size for size, share in zip(SIZES, SHARES, strict=True) for _ in range(share)]
+    n = 0
+    while not (folder / "stop").exists() and len(list(folder.glob("*.npz"))) * CHUNK < scenes:
+        kind = "people" if n % people_every == people_every - 1 else "scene"
+        chunk = compose_chunk(seed + n * CHUNK, kind, order[(n * 7 + seed) % len(order)])
+        chunk.write(folder / f"{kind}-{n:05}-{seed:010}.npz")
+        n += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Fill a folder with composed scenes.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--scenes", type=int, default=250_000)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first scene")
+    parser.add_argument("--people-every", type=int, default=PEOPLE_EVERY)
+    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.seed is None:
+        start_workers(
+            arguments.folder,
+            arguments.workers,
+            arguments.scenes,
+            arguments.first,
+            arguments.people_every,
+        )
+    else:
+        _work(arguments.folder, arguments.seed, arguments.scenes, arguments.people_every)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Trains the pocket model and what is worn over it, in stages.
+
+    python scripts/pocket/train.py all --work DIR              # one GPU, half an hour
+    python scripts/pocket/train.py unet --work DIR --seconds 480
+    python scripts/pocket/train.py all --work DIR --quick      # a CPU, minutes: does it run?
+
+The stages are `vae`, `unet` (which may be repeated), `reader` and `adapters`. Each goes on from
+what is in DIR, in float16, so that each can have a machine of its own. Scenes are composed
+meanwhile, in DIR/pool, on a fixed number of cores.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from adapters import train_adapters
+from networks import Parts, new_parts
+from pool import PEOPLE_EVERY, start_workers
+from ranks import RANK, RANKS, join, leave, meet
+from reader import train_readers
+from training import say
+from unet_stage import train_unet
+from vae_stage import train_vae
+
+STAGES = {"vae": 480, "unet": 900, "reader": 60, "adapters": 240}
+"""The stages in their order, and how many seconds each trains unless told otherwise."""
+QUICK_STEPS = 2
+
+
+def run(stage: str, work: Path, options: argparse.Namespace) -> None:
+    """One stage; leaves its networks in `work` and its figures in work/training.json."""
+    seconds = options.seconds or STAGES[stage]
+    most = QUICK_STEPS if options.quick else None
+    folder, pool = work / "model", work / "pool"
+    parts = Parts.load(folder) if folder.exists() else new_parts()
+    train: Callable[[], dict] = {
+        "vae": lambda: train_vae(parts, pool, seconds, most),
+        "unet": lambda: train_unet(parts, pool, seconds, options.final, most),
+        "reader": lambda: train_readers(pool, work / "readers", seconds, most),
+        "adapters": lambda: train_adapters(parts, pool, work, seconds, most),
+    }[stage]
+    torch.manual_seed(options.first + 1 + RANK)
+    figures = train() if RANK == 0 or stage != "reader" else {}
+    if RANK == 0:
+        if stage in ("vae", "unet"):
+            parts.save(folder)
+        record = work / "training.json"
+        stages = json.loads(record.read_text()) if record.exists() else []
+        figures = {"stage": stage, "processes": RANKS, **figures}
+        record.write_text(json.dumps([*stages, figures], indent=2) + "\n")
+    meet()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the pocket model, in stages.")
+    parser.add_argument("stage", choices=["all", *STAGES])
+    parser.add_argument("--work", type=Path, required=True, help="folder of weights and scenes")
+    parser.add_argument("--seconds", type=float, help="of training, without what surrounds it")
+    parser.add_argument("--final", type=float, default=0.0, help="learning rate left at the end")
+    parser.add_argument("--workers", type=int, default=14, help="processes that compose scenes")
+    parser.add_argument("--scenes", type=int, default=250_000, help="composed at most")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first scene")
+    parser.add_argument("--quick", action="store_true", help="a few steps: does it run at all?")
+    options = parser.parse_args()
+    if options.quick:
+        options.workers, options.scenes = min(2, options.workers), 12 * 64
+    every = 2 if options.stage == "adapters" or options.quick else PEOPLE_EVERY
+    join()
+    if RANK == 0:
+        start_workers(options.work / "pool", options.workers, options.scenes, options.first, every)
+    for stage in STAGES if options.stage == "all" else [options.stage]:
+        say(f"stage {stage}")
+        run(stage, options.work, options)
+    leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Trains the VAE on crops of composed scenes, and sets the scale of its latents."""
+
+import math
+import random
+import time
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKL
+from feed import Feed, on_device
+from networks import Parts
+from noir import noir
+from pool import Chunk, compose_chunk
+from scenes import HOLD_OUT_SEED
+from spoil import spoilt
+from torch import Tensor
+from torch.nn import functional
+from training import Course, Trainer, batches, device_and_dtype, in_turn, say
+from vocabulary import SIZES
+
+RATE = 1e-3
+CROPS = ((128, 128), (256, 32))
+"""Side of a square crop and how many make a batch: half of the steps each."""
+FIRST = 4096
+"""Scenes to wait for."""
+MOST = 160_000
+"""Scenes kept on the device."""
+REFRESH = 15.0
+"""Seconds between two looks at what has been composed meanwhile."""
+KL_WEIGHT = 2e-6
+NOIR_SHARE, SPOILT_SHARE, PERMUTED_SHARE = 0.1, 0.05, 0.05
+"""Of each batch: other looks that the latents must be able to hold."""
+
+
+class Pictures:
+    """Scenes of all sizes on a device, uint8."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.parts: dict[tuple[int, int], list[Tensor]] = {size: [] for size in SIZES}
+        self.joined: dict[tuple[int, int], Tensor] = {}
+        self.count = 0
+
+    def take(self, chunk: Chunk) -> None:
+        if self.count < MOST:
+            self.parts[chunk.size].append(on_device(chunk, self.device))
+            self.count += len(chunk.captions)
+
+    def join(self) -> None:
+        for size, parts in self.parts.items():
+            if len(parts) > 1:
+                self.parts[size] = parts = [torch.cat(parts)]
+            if parts:
+                self.joined[size] = parts[0]
+
+    def crops(self, side: int, count: int) -> Tensor:
+        """Random crops of scenes of one random size that are large enough, -1 to 1."""
+        fitting = [size for size in self.joined if min(size) >= side]
+        size = random.choices(fitting, [len(self.joined[size]) for size in fitting])[0]
+        pictures = self.joined[size]
+        index = torch.randint(len(pictures), (count,), device=self.device)
+        x, y = (random.randrange(length - side + 1) for length in size)
+        crops = pictures[index, :, y : y + side, x : x + side]
+        crops = crops.flip(-1) if random.random() < 0.5 else crops
+        return varied(crops)
+
+
+def varied(crops: Tensor) -> Tensor:
+    """uint8 to -1..1; some made grey, dull, or of other colours."""
+    result = crops.float() / 127.5 - 1
+    first = round(len(crops) * NOIR_SHARE)
+    second = first + round(len(crops) * SPOILT_SHARE)
+    third = second + round(len(crops) * PERMUTED_SHARE)
+    if first:
+        result[:first] = noir(crops[:first])
+    if second > first:
+        result[first:second] = spoilt(result[first:second])
+    if third > second:
+        result[second:third] = result[second:third].roll(random.choice((1, 2)), 1)
+    return result
+
+
+def vae_loss(vae: AutoencoderKL, pictures: Tensor) -> Tensor:
+    """How far the VAE's copies are from pictures (n, 3, h, w), -1 to 1, float32."""
+    wanted = pictures.contiguous(memory_format=torch.channels_last)
+    latents = vae.encode(wanted.to(vae.dtype)).latent_dist
+    copies = vae.decode(latents.sample()).sample.float()
+    absolute = functional.l1_loss(copies, wanted)
+    square = functional.mse_loss(copies, wanted)
+    edges = sum(
+        functional.l1_loss(ours, theirs)
+        for ours, theirs in zip(_slopes(copies), _slopes(wanted), strict=True)
+    )
+    mean, logvar = latents.mean.float(), latents.logvar.float()
+    spread = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum((1, 2, 3)).mean()
+    per_crop = spread * (128 * 128) / (wanted.shape[-1] * wanted.shape[-2])
+    return absolute + 4 * square + edges + KL_WEIGHT * per_crop
+
+
+def _slopes(pictures: Tensor) -> tuple[Tensor, Tensor]:
+    return pictures[..., 1:] - pictures[..., :-1], pictures[..., 1:, :] - pictures[..., :-1, :]
+
+
+@torch.no_grad()
+def psnr(vae: AutoencoderKL, pictures: Tensor) -> float:
+    """Peak signal to noise ratio, dB, over all of pictures (n, 3, h, w), uint8."""
+    error = []
+    for part in batches(len(pictures), 16):
+        wanted = pictures[part].to(vae.device, torch.float32) / 127.5 - 1
+        copies = vae.decode(vae.encode(wanted.to(vae.dtype)).latent_dist.mode()).sample
+        error.append(((copies.float().clamp(-1, 1) - wanted) / 2).square().mean((1, 2, 3)))
+    return -10 * math.log10(torch.cat(error).mean().item())
+
+
+@torch.no_grad()
+def latent_scale(vae: AutoencoderKL, pictures: Tensor) -> float:
+    """What latents of pictures (n, 3, h, w), uint8, are multiplied by to have a variance of 1."""
+    parts = [pictures[part].to(vae.device) / 127.5 - 1 for part in batches(len(pictures), 64)]
+    latents = torch.cat([vae.encode(part.to(vae.dtype)).latent_dist.mode() for part in parts])
+    return round(1 / latents.float().std().item(), 4)
+
+
+def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None) -> dict:
+    """Train `parts.vae` in place; returns figures."""
+    device, dtype = device_and_dtype()
+    tiny = most is not None
+    vae = parts.vae.to(device, memory_format=torch.channels_last).train()
+    held_out = on_device(compose_chunk(HOLD_OUT_SEED, "scene", SIZES[0], 2 if tiny else 64), device)
+    feed, pictures = Feed(pool, tiny=tiny), Pictures(device)
+    for chunk in feed.first(1 if tiny else FIRST):
+        pictures.take(chunk)
+    pictures.join()
+    say(f"vae: begins with {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
+
+    trainer = Trainer([vae], dtype, averaged_over=200)
+    buffers = [torch.zeros(n, 3, side, side, device=device) for side, n in CROPS]
+    if tiny:
+        buffers = [buffer[:2] for buffer in buffers]
+    steps = [trainer.step_of(lambda buffer=buffer: vae_loss(vae, buffer)) for buffer in buffers]
+    looked = time.monotonic()
+
+    def filled(buffer: Tensor, step) -> None:
+        nonlocal looked
+        if time.monotonic() - looked > REFRESH:
+            for chunk in feed.ready():
+                pictures.take(chunk)
+            pictures.join()
+            looked = time.monotonic()
+            say(f"vae: {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
+        buffer.copy_(pictures.crops(buffer.shape[-1], len(buffer)))
+        step()
+
+    course = Course(seconds, RATE, most=most)
+    figures = trainer.run(
+        "vae",
+        course,
+        in_turn(
+            [lambda b=b, s=s: filled(b, s) for b, s in zip(buffers, steps, strict=True)], (1, 1)
+        ),
+    )
+    trainer.finish()
+    vae.register_to_config(scaling_factor=latent_scale(vae, pictures.joined[SIZES[0]][:1024]))
+    figures |= {"scenes": pictures.count, "psnr": round(psnr(vae, held_out), 2)}
+    say(f"vae: {figures}")
+    return figures

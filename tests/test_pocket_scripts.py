@@ -1,0 +1,239 @@
+"""What the pocket model learns from, the readers that judge it, and the loop that trains it."""
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from comicgen import pocket
+
+MODULES = (
+    *("adapters", "captions", "card", "evaluate", "networks", "parts", "people", "person_scenes"),
+    *("pool", "reader", "scenes", "spoil", "training", "vocabulary"),
+)
+SCRIPTS = Path(__file__).parent.parent / "scripts" / "pocket"
+LIMIT = 40e6
+"""Bytes that all weights may have."""
+HEADERS = 0.3e6
+"""Bytes of their files that are no parameters; a generous guess."""
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[SimpleNamespace]:
+    """The modules of scripts/pocket, by name; some are called as modules of the tests are."""
+    names = [file.stem for file in SCRIPTS.glob("*.py")]
+    hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield SimpleNamespace(**{name: import_module(name) for name in MODULES})
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(hidden)
+
+
+@pytest.fixture(scope="module")
+def scenes(scripts: SimpleNamespace) -> Any:
+    """A dozen that training never sees."""
+    first, size = scripts.scenes.HOLD_OUT_SEED, scripts.vocabulary.SIZES[0]
+    return scripts.evaluate._gathered(
+        [scripts.evaluate._held_out(False, size, first + n) for n in range(12)]
+    )
+
+
+def test_a_scene_is_the_same_for_the_same_seed_and_another_for_another(
+    scripts: SimpleNamespace,
+) -> None:
+    one, again, other = (scripts.scenes.compose(seed, (256, 256)) for seed in (5, 5, 6))
+
+    assert one.picture.tobytes() == again.picture.tobytes()
+    assert (one.caption, one.facts) == (again.caption, again.facts)
+    assert one.picture.tobytes() != other.picture.tobytes()
+
+
+def test_scenes_have_the_size_that_is_asked_for(scripts: SimpleNamespace) -> None:
+    for size in scripts.vocabulary.SIZES:
+        assert scripts.scenes.compose(7, size).picture.size == size
+        assert scripts.person_scenes.compose_person(7, size).picture.size == size
+
+
+def test_training_never_shows_a_held_out_pair_and_the_held_out_set_shows_nothing_else(
+    scripts: SimpleNamespace,
+) -> None:
+    captions, sizes = scripts.captions, scripts.vocabulary.SIZES
+    shown = [captions.imagine(Random(n), sizes[n % len(sizes)]) for n in range(3000)]
+    held = [captions.imagine(Random(n), sizes[0], held=True) for n in range(500)]
+
+    pairs = {(subject.noun, facts.setting) for facts in shown for subject in facts.subjects}
+    apart = {(subject.noun, facts.setting) for facts in held for subject in facts.subjects}
+    assert not any(captions.held_out(*pair) for pair in pairs)
+    assert all(captions.held_out(*pair) for pair in apart)
+    assert {noun for noun, _ in apart} <= {noun for noun, _ in pairs}
+    assert all(len(facts.subjects) == 1 for facts in held)
+
+
+def test_a_mirrored_caption_swaps_left_and_right_and_mirrored_again_is_as_before(
+    scripts: SimpleNamespace, scenes: Any
+) -> None:
+    mirrored = scripts.captions.mirrored
+
+    assert mirrored("a fox on the left and a cat on the right") == (
+        "a fox on the right and a cat on the left"
+    )
+    assert [mirrored(mirrored(caption)) for caption in scenes.captions] == scenes.captions
+
+
+def test_every_word_of_a_caption_is_known_to_the_package(scripts: SimpleNamespace) -> None:
+    captions, people, sizes = scripts.captions, scripts.person_scenes, scripts.vocabulary.SIZES
+    texts = [scripts.vocabulary.DEGRADED]
+    for n in range(1500):
+        rng = Random(n)
+        texts.append(captions.caption(captions.imagine(rng, sizes[n % len(sizes)], None), rng))
+        name = people.NAMES[n % len(people.NAMES)]
+        texts.append(people.person_caption(people.imagine_person(rng, name), rng))
+
+    assert set(re.findall("[a-z]+", " ".join(texts))) <= pocket.words()
+    assert sorted(pocket.words()) == captions.words()
+
+
+def test_a_folder_taken_apart_and_put_together_has_the_same_bytes(
+    scripts: SimpleNamespace, tmp_path: Path
+) -> None:
+    folder, again = tmp_path / "folder", tmp_path / "again"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "a.bin").write_bytes(Random(0).randbytes(5 << 19))
+    (folder / "inner" / "b.json").write_text("{}")
+
+    files = scripts.parts.split(folder, tmp_path / "parts", mebibytes=1)
+    scripts.parts.join(tmp_path / "parts", again)
+
+    assert len(files) == 3
+    assert max(file.stat().st_size for file in files) <= 1 << 20
+    for name in ("a.bin", "inner/b.json"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["scene", "people"])
+def test_a_chunk_survives_its_file(kind: str, scripts: SimpleNamespace, tmp_path: Path) -> None:
+    chunk = scripts.pool.compose_chunk(3, kind, (320, 192), 2)
+    chunk.write(tmp_path / "chunk.npz")
+    read = scripts.pool.Chunk.read(tmp_path / "chunk.npz")
+
+    assert np.array_equal(read.pictures, chunk.pictures)
+    assert (read.kind, read.captions, read.facts) == (kind, chunk.captions, chunk.facts)
+    assert read.size == (320, 192)
+
+
+def test_a_spoilt_picture_is_less_sharp(scripts: SimpleNamespace, scenes: Any) -> None:
+    spoilt = scripts.spoil.spoilt(scenes.pictures.float() / 127.5 - 1)
+    sharpness = scripts.evaluate.sharpness
+
+    spoilt_sharpness = sharpness(scripts.evaluate._as_pixels(spoilt))
+    assert (spoilt_sharpness < sharpness(scenes.pictures) / 2).all()
+
+
+def test_noir_takes_most_of_the_saturation_away(scripts: SimpleNamespace, scenes: Any) -> None:
+    saturation, in_noir = scripts.evaluate.saturation, scripts.evaluate.in_noir
+
+    before, after = saturation(scenes.pictures), saturation(in_noir(scenes.pictures))
+    assert after.mean() < 0.2 * before.mean()
+    assert (after < before).all()
+
+
+def test_lines_agree_with_themselves_and_hardly_with_those_of_another_scene(
+    scripts: SimpleNamespace, scenes: Any
+) -> None:
+    agreement = scripts.evaluate.line_agreement
+
+    assert agreement(scenes.pictures, scenes.pictures).allclose(torch.ones(12))
+    assert agreement(scenes.pictures, scenes.pictures.roll(1, 0)).mean() < 0.6
+
+
+def test_the_shipped_reader_reads_scenes_that_it_never_saw(
+    scripts: SimpleNamespace, scenes: Any
+) -> None:
+    file = scripts.evaluate.WEIGHTS_FOLDER / "reader.safetensors"
+    reader = scripts.reader.load(scripts.reader.Reader, file, torch.device("cpu"))
+    shares = scripts.reader.score(scripts.reader.read(reader, scenes.pictures), scenes.facts)
+
+    assert shares["setting"].value >= 0.9
+    assert shares["style"].value >= 0.9
+    assert shares["subject"].value >= 0.75
+
+
+def test_the_shipped_reader_of_people_tells_them_from_each_other_and_from_no_one(
+    scripts: SimpleNamespace, scenes: Any
+) -> None:
+    file = scripts.evaluate.WEIGHTS_FOLDER / "who.safetensors"
+    who = scripts.reader.load(scripts.reader.Who, file, torch.device("cpu"))
+    names, first = scripts.people.NAMES, scripts.scenes.HOLD_OUT_SEED
+    shown = [name for name in names for _ in range(3)]
+    people = scripts.evaluate._gathered(
+        [scripts.evaluate._person(name, (256, 256), first + n) for n, name in enumerate(shown)]
+    )
+
+    seen = scripts.reader.recognised(who, people.pictures)
+    right = [names[each] == name for each, name in zip(seen, shown, strict=True) if each < 3]
+    assert sum(right) >= 8
+    assert (scripts.reader.recognised(who, scenes.pictures) == scripts.reader.NO_ONE).sum() >= 11
+
+
+def test_training_lowers_the_loss_and_leaves_the_averages_behind(scripts: SimpleNamespace) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    inputs, weights = torch.randn(64, 4), torch.tensor([[1.0, -2.0, 3.0, 0.5]])
+    wanted = inputs @ weights.T + 1
+
+    def loss() -> torch.Tensor:
+        return (model(inputs) - wanted).square().mean()
+
+    before = loss().item()
+    trainer = scripts.training.Trainer([model], torch.float32, averaged_over=20)
+    course = scripts.training.Course(seconds=60, rate=0.05, most=300, warmup=10)
+    figures = trainer.run("toy", course, trainer.step_of(loss))
+    last = [p.detach().clone() for p in model.parameters()]
+    trainer.finish()
+
+    assert figures["steps"] == 300
+    assert loss().item() < 0.01 * before
+    for p, average, moved in zip(model.parameters(), trainer.averages, last, strict=True):
+        assert torch.equal(p, average)
+        assert torch.allclose(p, moved, atol=0.1)
+        assert p.grad is None
+
+
+def test_all_weights_together_are_as_small_as_they_must_be(scripts: SimpleNamespace) -> None:
+    parts = scripts.networks.new_parts()
+    networks = [*parts.networks, scripts.networks.new_controlnet(parts.unet)]
+    count = sum(p.numel() for network in networks for p in network.parameters())
+    scripts.adapters.add_lora(parts.unet)
+    lora = sum(p.numel() for p in parts.unet.parameters() if p.requires_grad)
+
+    assert 0 < lora < 1e6
+    assert 2 * (count + 2 * lora) + HEADERS < LIMIT
+
+
+def test_the_card_tells_which_floors_are_reached_and_keeps_what_is_written_by_hand(
+    scripts: SimpleNamespace,
+) -> None:
+    card = scripts.card
+    rows = {
+        "vae": [{"what": "float16", "mean PSNR, dB": 28.9}],
+        "attributes": [{"what": "all: drawn", "setting": 0.95, "time": None}],
+        "bytes": {"all": 39_000_000},
+    }
+    reached = {floor.asked: floor.reached for floor in card.floors(card.Report(rows))}
+
+    assert reached["VAE at least 29 dB mean PSNR"] is False
+    assert reached["setting at least 95 %"] is True
+    assert reached["time of day at least 95 %"] is None
+    assert reached["all weights at most 40 MB"] is True
+    text = f"by hand\n{card.BEGIN}\nold\n{card.END}\nby hand too\n"
+    assert card.replaced(text, "new") == text.replace("\nold\n", "\n\nnew\n\n")
