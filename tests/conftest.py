@@ -1,7 +1,11 @@
 """What all tests share: the gpu marker's meaning, a cache, the embedded model loaded once."""
 
 import os
+import sys
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +18,12 @@ if TYPE_CHECKING:
     from comicgen.diffusion.engine import DiffusionEngine
     from comicgen.diffusion.models import Components
     from comicgen.storyboard import Model
+
+POCKET_MODULES = (
+    *("adapters", "captions", "card", "evaluate", "networks", "parts", "people", "person_scenes"),
+    *("pool", "reader", "scenes", "spoil", "training", "vocabulary"),
+)
+POCKET_SCRIPTS = Path(__file__).parent.parent / "scripts" / "pocket"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,3 +92,16 @@ def controlnet(tmp_path_factory: pytest.TempPathFactory, pocket: "Components") -
     from drawings import write_controlnet
 
     return write_controlnet(tmp_path_factory.mktemp("controlnet"), pocket)
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[SimpleNamespace]:
+    """The modules of scripts/pocket, by name; some are called as modules of the tests are."""
+    names = [file.stem for file in POCKET_SCRIPTS.glob("*.py")]
+    hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(POCKET_SCRIPTS))
+        yield SimpleNamespace(**{name: import_module(name) for name in POCKET_MODULES})
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(hidden)

@@ -1,9 +1,6 @@
 """What the pocket model learns from, the readers that judge it, and the loop that trains it."""
 
 import re
-import sys
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -15,28 +12,10 @@ import torch
 
 from comicgen import pocket
 
-MODULES = (
-    *("adapters", "captions", "card", "evaluate", "networks", "parts", "people", "person_scenes"),
-    *("pool", "reader", "scenes", "spoil", "training", "vocabulary"),
-)
-SCRIPTS = Path(__file__).parent.parent / "scripts" / "pocket"
 LIMIT = 40e6
 """Bytes that all weights may have."""
 HEADERS = 0.3e6
 """Bytes of their files that are no parameters; a generous guess."""
-
-
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[SimpleNamespace]:
-    """The modules of scripts/pocket, by name; some are called as modules of the tests are."""
-    names = [file.stem for file in SCRIPTS.glob("*.py")]
-    hidden = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield SimpleNamespace(**{name: import_module(name) for name in MODULES})
-    for name in names:
-        sys.modules.pop(name, None)
-    sys.modules.update(hidden)
 
 
 @pytest.fixture(scope="module")
