@@ -9,7 +9,7 @@ import torch
 from captions import mirrored
 from channels_last import exchange
 from diffusers import ControlNetModel, StableDiffusionXLPipeline, UNet2DConditionModel
-from feed import Feed, on_device
+from feed import TINY, Feed, on_device
 from lines import crests, dilated, steepness
 from networks import Parts, new_controlnet, size_numbers
 from noir import noir
@@ -235,13 +235,16 @@ def _train(
 
 
 def gathered(source: Iterable[Chunk], scenes: int, tiny: bool) -> list[Chunk]:
-    """Chunks, waited for: so many scenes of 256x256 and half as many of other sizes."""
+    """Chunks, waited for: so many scenes of 256x256 and half as many of other sizes.
+
+    tiny: a few scenes of one size.
+    """
     left = {size: scenes if size == SIZES[0] else scenes // 2 for size in SIZES}
-    if tiny:
-        left = dict.fromkeys(SIZES[:1], 1)
     found = []
     for chunk in source:
-        if left.get(chunk.size, 0) > 0:
+        if tiny and chunk.captions:
+            return [chunk.chosen(range(min(TINY, len(chunk.captions))))]
+        if left[chunk.size] > 0:
             found.append(chunk)
             left[chunk.size] -= len(chunk.captions)
         if all(count <= 0 for count in left.values()):
@@ -294,7 +297,7 @@ def train_adapters(
         parts.vae.half()
     tiny = most is not None
     say("adapters: waits for scenes")
-    ordinary = gathered(Feed(pool, "scene", tiny=tiny), LINEART_SCENES // RANKS, tiny)
+    ordinary = gathered(Feed(pool, "scene"), LINEART_SCENES // RANKS, tiny)
     scenes = prepare(parts, ordinary)
     say("adapters: lineart begins")
     course = Course(0.55 * seconds, CONTROLNET_RATE, most=most)
@@ -305,7 +308,7 @@ def train_adapters(
         parts, scenes, wanted, course, folder / "loras" / "noir.safetensors"
     )
     del scenes, wanted
-    shown = (only(chunk, PERSON) for chunk in Feed(pool, "people", tiny=tiny))
+    shown = (only(chunk, PERSON) for chunk in Feed(pool, "people"))
     people = gathered(shown, PERSON_SCENES // RANKS, tiny)
     others = gathered(ordinary, round(PERSON_SCENES * OTHERS / (1 - OTHERS) / RANKS), tiny)
     scenes = prepare(parts, people + others)

@@ -12,6 +12,8 @@ from torch import Tensor
 
 TINY = 6
 """Scenes of a chunk, where only the code is tried."""
+LONG = 120
+"""Seconds without a new scene after which nobody seems to compose."""
 PATIENCE = 0.5
 """Seconds between two looks into a folder without anything new."""
 
@@ -44,9 +46,14 @@ class Feed:
             most = most and most - 1
 
     def __iter__(self) -> Iterator[Chunk]:
-        """Every chunk, waited for; never ends."""
+        """Every chunk, waited for; ends the program when none comes for long."""
         while True:
-            yield self.queue.get()
+            try:
+                yield self.queue.get(timeout=LONG)
+            except Empty:
+                raise SystemExit(
+                    f"{self.pool.folder}: no new scenes for {LONG} s; fill it with pool.py."
+                ) from None
 
     def first(self, scenes: int) -> Iterator[Chunk]:
         """So many scenes or a few more, waited for."""
