@@ -11,7 +11,7 @@ from channels_last import exchange
 from diffusers import ControlNetModel, StableDiffusionXLPipeline, UNet2DConditionModel
 from feed import TINY, Feed, on_device
 from lines import crests, dilated, steepness
-from networks import Parts, new_controlnet, size_numbers
+from networks import Parts, new_controlnet
 from noir import noir
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
@@ -19,8 +19,8 @@ from pool import SHARES, Chunk
 from ranks import RANK, RANKS
 from torch import Tensor
 from torch.nn import functional
-from training import Course, Diffusion, Trainer, batches, device_and_dtype, in_turn, say
-from unet_stage import encoded, text_states, token_ids
+from training import Course, Loss, Trainer, batches, device_and_dtype, in_turn, say
+from unet_stage import Denoising, batch_of, encoded, text_states, token_ids
 from vocabulary import SIZES
 
 PERSON = "sophie"
@@ -57,10 +57,6 @@ class Scenes:
 
     def __len__(self) -> int:
         return len(self.pictures)
-
-
-Loss = Callable[[], Tensor]
-"""The mean loss of a random batch."""
 
 
 @torch.no_grad()
@@ -100,16 +96,12 @@ def latents_of(parts: Parts, pictures: Tensor, look: Callable[[Tensor], Tensor])
     )
 
 
-class Denoising:
-    """The task that all adapters share: find the noise in latents of a size, given their text."""
+class Adapting(Denoising):
+    """Denoising with text that was encoded beforehand."""
 
-    def __init__(self, parts: Parts, size: Size, batch: int) -> None:
-        device = parts.unet.device
-        self.unet, self.batch = parts.unet, batch
-        self.diffusion = Diffusion.of(parts.scheduler.alphas_cumprod, device)
+    def __init__(self, parts: Parts, size: Size, tiny: bool) -> None:
+        super().__init__(parts, size, 2 if tiny else batch_of(size, BATCH, 16))
         self.no_prompt, self.no_pooled = _texts(parts, [""])
-        numbers = torch.tensor([size_numbers(size)], dtype=torch.float32, device=device)
-        self.time_ids = numbers.expand(batch, -1)
 
     def text(self, scenes: Scenes, index: Tensor, empty: float) -> tuple[Tensor, Tensor]:
         """Prompts and pooled prompts at `index`, a share of them left out."""
@@ -117,27 +109,6 @@ class Denoising:
         prompts = torch.where(dropped[..., None], self.no_prompt, scenes.prompts[index])
         pooled = torch.where(dropped, self.no_pooled, scenes.pooled[index])
         return prompts.to(self.unet.dtype), pooled.to(self.unet.dtype)
-
-    def loss(
-        self,
-        latents: Tensor,
-        text: tuple[Tensor, Tensor],
-        steer: Callable[..., dict[str, object]] | None = None,
-    ) -> Tensor:
-        """steer: gives the UNet further arguments, from the noisy latents, steps and text."""
-        prompts, pooled = text
-        extra = {"text_embeds": pooled, "time_ids": self.time_ids}
-
-        def predict(noisy: Tensor, steps: Tensor) -> Tensor:
-            noisy = noisy.to(prompts.dtype).contiguous(memory_format=torch.channels_last)
-            more = steer(noisy, steps, prompts, extra) if steer else {}
-            return self.unet(noisy, steps, prompts, added_cond_kwargs=extra, **more).sample
-
-        return self.diffusion.loss(latents.float(), predict)
-
-
-def _batch(size: Size, tiny: bool) -> int:
-    return 2 if tiny else round(BATCH * 256 * 256 / (size[0] * size[1]) / 16) * 16
 
 
 def _index(count: int, batch: int, device: torch.device) -> Tensor:
@@ -150,11 +121,11 @@ def lora_losses(
     """Losses for the latents `wanted` where the scenes' own would be."""
     losses = []
     for size, each in scenes.items():
-        task = Denoising(parts, size, _batch(size, tiny))
+        task = Adapting(parts, size, tiny)
 
-        def loss(task: Denoising = task, each: Scenes = each, own: Tensor = wanted[size]) -> Tensor:
+        def loss(task: Adapting = task, each: Scenes = each, own: Tensor = wanted[size]) -> Tensor:
             index = _index(len(each), task.batch, own.device)
-            return task.loss(own[index], task.text(each, index, EMPTY_SHARE))
+            return task.loss(own[index].float(), task.text(each, index, EMPTY_SHARE))
 
         losses.append(loss)
     return losses
@@ -183,9 +154,9 @@ def lineart_losses(
     losses = []
     for size, each in scenes.items():
         slopes = torch.cat([steepness(each.pictures[p]) for p in batches(len(each), 256)])
-        task = Denoising(parts, size, _batch(size, tiny))
+        task = Adapting(parts, size, tiny)
 
-        def loss(task: Denoising = task, each: Scenes = each, slopes: Tensor = slopes) -> Tensor:
+        def loss(task: Adapting = task, each: Scenes = each, slopes: Tensor = slopes) -> Tensor:
             index = _index(len(each), task.batch, slopes.device)
             other = torch.rand(len(index), device=index.device) < 0.2
             told = torch.where(other, _index(len(each), task.batch, index.device), index)
@@ -205,7 +176,7 @@ def lineart_losses(
                     "mid_block_additional_residual": middle,
                 }
 
-            return task.loss(each.latents[index], task.text(each, told, 0.25), steer)
+            return task.loss(each.latents[index].float(), task.text(each, told, 0.25), steer)
 
         losses.append(loss)
     return losses

@@ -57,6 +57,7 @@ from PIL import Image
 from reader import NO_ONE, Reader, Who, load, read, recognised, score
 from scenes import HOLD_OUT_SEED, Scene, compose
 from torch import Tensor
+from unet_stage import text_states, token_ids
 from vocabulary import DEGRADED, SIZES
 
 STEPS, GUIDANCE = 20, 5.0
@@ -219,7 +220,9 @@ def _drawn_latents(
     Nothing in the steps waits for the GPU.
     """
     unet, scheduler, (w, h) = pipeline.unet, pipeline.scheduler, size
-    states, pooled = encoded(pipeline, texts)
+    states, pooled = text_states(
+        pipeline, [ids.to(unet.device) for ids in token_ids(pipeline, texts)]
+    )
     numbers = torch.tensor([size_numbers(size)]).to(states).expand(len(texts), -1)
     known = {
         "encoder_hidden_states": states,
@@ -260,25 +263,6 @@ def _drawn_latents(
 def _laid(pictures: Tensor) -> Tensor:
     """The same (n, c, h, w), in the memory layout that is fast."""
     return pictures.contiguous(memory_format=torch.channels_last)
-
-
-def encoded(pipeline: StableDiffusionXLPipeline, texts: list[str]) -> tuple[Tensor, Tensor]:
-    """What SDXL takes from its text encoders: (n, 77, both widths) and (n, second width)."""
-    outputs = []
-    for tokenizer, encoder in (
-        (pipeline.tokenizer, pipeline.text_encoder),
-        (pipeline.tokenizer_2, pipeline.text_encoder_2),
-    ):
-        tokens = tokenizer(
-            texts,
-            padding="max_length",
-            max_length=tokenizer.model_max_length,
-            truncation=True,
-            return_tensors="pt",
-        ).input_ids
-        outputs.append(encoder(tokens.to(encoder.device), output_hidden_states=True))
-    states = torch.cat([output.hidden_states[-2] for output in outputs], 2)
-    return states, outputs[1].text_embeds
 
 
 def decoded(vae: AutoencoderKL, latents: Tensor) -> Tensor:

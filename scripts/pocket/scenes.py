@@ -67,12 +67,12 @@ def _place(canvas: Image.Image, ground: float, subject: Subject, facts: Facts, r
     tall = min(h * 0.74, w * 0.8) * SHOT_SCALE[facts.shot] * rng.uniform(0.93, 1.05)
     tall *= 0.9 if len(facts.subjects) == 2 else 1.0
     x = w * (ACROSS[subject.place] + rng.uniform(-0.02, 0.02))
-    make = _figure if subject.is_figure else _thing
-    picture, top = make(canvas, ground, x, tall, subject, facts, rng)
-    if subject.place == "right" and len(facts.subjects) == 2:
-        turned = True
+    if subject.is_figure:
+        picture, top = _figure(canvas, ground, x, tall, subject, facts)
     else:
-        turned = len(facts.subjects) == 1 and rng.random() < 0.5
+        picture, top = _thing(canvas.size, ground, tall, subject, facts, rng)
+    alone = len(facts.subjects) == 1
+    turned = rng.random() < 0.5 if alone else subject.place == "right"
     if turned:
         picture = ImageOps.mirror(picture)
     if facts.setting not in TIMELESS:
@@ -80,20 +80,15 @@ def _place(canvas: Image.Image, ground: float, subject: Subject, facts: Facts, r
     paste(canvas, picture, x - picture.width / 2, top)
     if subject.mood:
         side = min(w, h, tall) * 0.2
-        sign = _sign(MOODS[subject.mood], round(max(20, side)))
+        box = round(max(20, side))
+        sign = sticker(MOODS[subject.mood], box, box, "flat")
         left = x + (-0.33 if turned else 0.33) * tall - sign.width / 2
         left = min(w - sign.width - 2, max(2, left))
         paste(canvas, sign, left, max(2, top + tall * 0.02))
 
 
 def _figure(
-    canvas: Image.Image,
-    ground: float,
-    x: float,
-    tall: float,
-    subject: Subject,
-    facts: Facts,
-    rng: Random,
+    canvas: Image.Image, ground: float, x: float, tall: float, subject: Subject, facts: Facts
 ) -> tuple[Image.Image, float]:
     """The figure and the y of its top."""
     h = canvas.height
@@ -121,16 +116,15 @@ def _shadow(canvas: Image.Image, x: float, foot: float, tall: float) -> None:
 
 
 def _thing(
-    canvas: Image.Image,
+    size: tuple[int, int],
     ground: float,
-    x: float,
     tall: float,
     subject: Subject,
     facts: Facts,
     rng: Random,
 ) -> tuple[Image.Image, float]:
     """The thing and the y of its top."""
-    w, h = canvas.size
+    w, h = size
     kind = THINGS[subject.noun]
     high = kind.height * tall * 1.4
     room = w * (0.5 if len(facts.subjects) == 2 else 0.62)
@@ -147,12 +141,6 @@ def _thing(
         case _:
             top = h * min(0.95, ground / h + 0.17) - picture.height
     return picture, max(h * 0.02, min(top, h - picture.height * 0.8))
-
-
-@lru_cache(256)
-def _sign(name: str, side: int) -> Image.Image:
-    """A mood's sign within a square of pixels, with a white rim."""
-    return sticker(name, side, side, "flat")
 
 
 def finished(picture: Image.Image, facts: Facts, rng: Random) -> Image.Image:

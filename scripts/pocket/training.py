@@ -191,6 +191,20 @@ class Trainer:
             p.copy_(last)
 
 
+class Every:
+    """Is due once in so many seconds, counted from when the work of the last time was done."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.since = seconds, time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self.since > self.seconds
+
+    def done(self) -> None:
+        self.since = time.monotonic()
+
+
 def in_turn(steps: Sequence[Callable[[], None]], shares: Sequence[float]) -> Callable[[], None]:
     """A random one of the steps at each call."""
     rng = random.Random(0)

@@ -1,7 +1,7 @@
 """Trains the UNet and both text encoders on the latents of composed scenes."""
 
 import random
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from networks import Parts, size_numbers
 from pool import SHARES, Chunk
 from spoil import spoilt
 from torch import Tensor
-from training import Course, Diffusion, Trainer, device_and_dtype, in_turn, say
+from training import Course, Diffusion, Every, Loss, Trainer, device_and_dtype, in_turn, say
 from vocabulary import DEGRADED, SIZES
 
 RATE = 1.2e-3
@@ -125,31 +125,54 @@ def text_states(parts: Parts, ids: list[Tensor]) -> tuple[Tensor, Tensor]:
     return states, second.text_embeds
 
 
-class Lesson:
-    """Makes the loss of one size; holds what stays the same."""
+class Denoising:
+    """The task of all that draws: find the noise in latents of a size, given their text."""
 
-    def __init__(self, parts: Parts, entries: Entries, size: tuple[int, int], batch: int) -> None:
-        self.parts, self.entries, self.batch = parts, entries, batch
-        device = entries.count.device
+    def __init__(self, parts: Parts, size: tuple[int, int], batch: int) -> None:
+        device = parts.unet.device
+        self.unet, self.batch = parts.unet, batch
         self.diffusion = Diffusion.of(parts.scheduler.alphas_cumprod, device)
-        self.no_prompt = [ids.to(device) for ids in token_ids(parts, [""])]
         numbers = torch.tensor([size_numbers(size)], dtype=torch.float32, device=device)
         self.time_ids = numbers.expand(batch, -1)
 
-    def loss(self) -> Tensor:
-        latents, ids = self.entries.draw(self.batch)
-        dropped = torch.rand(self.batch, 1, device=latents.device) < EMPTY_SHARE
-        ids = [
-            torch.where(dropped, none, own) for none, own in zip(self.no_prompt, ids, strict=True)
-        ]
-        states, pooled = text_states(self.parts, ids)
+    def loss(
+        self,
+        latents: Tensor,
+        text: tuple[Tensor, Tensor],
+        steer: Callable[..., dict[str, object]] | None = None,
+    ) -> Tensor:
+        """Of latents (batch, 4, h/8, w/8), float32, under prompts and pooled prompts.
+
+        steer: gives the UNet further arguments, from the noisy latents, steps and text.
+        """
+        prompts, pooled = text
         extra = {"text_embeds": pooled, "time_ids": self.time_ids}
 
         def predict(noisy: Tensor, steps: Tensor) -> Tensor:
-            noisy = noisy.to(pooled.dtype).contiguous(memory_format=torch.channels_last)
-            return self.parts.unet(noisy, steps, states, added_cond_kwargs=extra).sample
+            noisy = noisy.to(prompts.dtype).contiguous(memory_format=torch.channels_last)
+            more = steer(noisy, steps, prompts, extra) if steer else {}
+            return self.unet(noisy, steps, prompts, added_cond_kwargs=extra, **more).sample
 
         return self.diffusion.loss(latents, predict)
+
+
+def batch_of(size: tuple[int, int], square: int, step: int) -> int:
+    """Pictures of a size in a batch, where it holds `square` of 256x256; a multiple of `step`."""
+    return round(square * 256 * 256 / (size[0] * size[1]) / step) * step
+
+
+def unet_loss(parts: Parts, entries: Entries, size: tuple[int, int], batch: int) -> Loss:
+    """Of random entries of one size, through the text encoders."""
+    task = Denoising(parts, size, batch)
+    no_prompt = [ids.to(parts.unet.device) for ids in token_ids(parts, [""])]
+
+    def loss() -> Tensor:
+        latents, ids = entries.draw(batch)
+        dropped = torch.rand(batch, 1, device=latents.device) < EMPTY_SHARE
+        ids = [torch.where(dropped, none, own) for none, own in zip(no_prompt, ids, strict=True)]
+        return task.loss(latents, text_states(parts, ids))
+
+    return loss
 
 
 def train_unet(
@@ -175,19 +198,17 @@ def train_unet(
     for size, share in zip(SIZES, SHARES, strict=True):
         if not library.entries[size].length:
             continue
-        batch = round(BATCH * 256 * 256 / (size[0] * size[1]) / 32) * 32 if not tiny else 2
-        lesson = Lesson(parts, library.entries[size], size, batch)
-        steps.append(trainer.step_of(lesson.loss))
+        batch = 2 if tiny else batch_of(size, BATCH, 32)
+        steps.append(trainer.step_of(unet_loss(parts, library.entries[size], size, batch)))
         shares.append(share)
     say("unet: steps are recorded")
-    looked, any_step = time.monotonic(), in_turn(steps, shares)
+    look, any_step = Every(REFRESH), in_turn(steps, shares)
 
     def next_step() -> None:
-        nonlocal looked
-        if time.monotonic() - looked > REFRESH:
+        if look.due:
             for chunk in feed.ready(AT_ONCE):
                 library.take(chunk)
-            looked = time.monotonic()
+            look.done()
         any_step()
 
     course = Course(seconds, RATE, final, most)

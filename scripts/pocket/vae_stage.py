@@ -2,7 +2,6 @@
 
 import math
 import random
-import time
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from scenes import HOLD_OUT_SEED
 from spoil import spoilt
 from torch import Tensor
 from torch.nn import functional
-from training import Course, Trainer, batches, device_and_dtype, in_turn, say
+from training import Course, Every, Trainer, batches, device_and_dtype, in_turn, say
 from vocabulary import SIZES
 
 RATE = 1e-3
@@ -137,15 +136,14 @@ def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None)
     if tiny:
         buffers = [buffer[:2] for buffer in buffers]
     steps = [trainer.step_of(lambda buffer=buffer: vae_loss(vae, buffer)) for buffer in buffers]
-    looked = time.monotonic()
+    look = Every(REFRESH)
 
     def filled(buffer: Tensor, step) -> None:
-        nonlocal looked
-        if time.monotonic() - looked > REFRESH:
+        if look.due:
             for chunk in feed.ready():
                 pictures.take(chunk)
             pictures.join()
-            looked = time.monotonic()
+            look.done()
             say(f"vae: {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
         buffer.copy_(pictures.crops(buffer.shape[-1], len(buffer)))
         step()
