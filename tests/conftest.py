@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from comicgen.storyboard import Model
 
 POCKET_MODULES = (
-    *("adapters", "captions", "card", "evaluate", "networks", "parts", "people", "person_scenes"),
-    *("pool", "reader", "scenes", "spoil", "training", "vocabulary"),
+    *("adapters", "captions", "card", "evaluate", "measures", "networks", "noir", "parts"),
+    *("people", "person_scenes", "pixels", "pool", "reader", "scenes", "spoil", "training"),
+    *("unet_stage", "unseen", "vocabulary"),
 )
 POCKET_SCRIPTS = Path(__file__).parent.parent / "scripts" / "pocket"
 

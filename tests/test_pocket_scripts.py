@@ -1,5 +1,6 @@
 """What the pocket model learns from, the readers that judge it, and the loop that trains it."""
 
+import json
 import re
 from pathlib import Path
 from random import Random
@@ -22,8 +23,8 @@ HEADERS = 0.3e6
 def scenes(scripts: SimpleNamespace) -> Any:
     """A dozen that training never sees."""
     first, size = scripts.scenes.HOLD_OUT_SEED, scripts.vocabulary.SIZES[0]
-    return scripts.evaluate._gathered(
-        [scripts.evaluate._held_out(False, size, first + n) for n in range(12)]
+    return scripts.unseen.gathered(
+        [scripts.unseen.unseen_scene(False, size, first + n) for n in range(12)]
     )
 
 
@@ -99,6 +100,23 @@ def test_a_folder_taken_apart_and_put_together_has_the_same_bytes(
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
+def test_a_model_that_is_loaded_used_and_saved_is_as_before(
+    scripts: SimpleNamespace, tmp_path: Path
+) -> None:
+    parts = scripts.networks.Parts.load(pocket.MODEL)
+    scripts.unet_stage.token_ids(parts, ["a fox in a forest"])
+    parts.save(tmp_path)
+
+    files = [file.relative_to(pocket.MODEL) for file in pocket.MODEL.rglob("*.*")]
+    for file in files:
+        ours, theirs = (folder / file for folder in (tmp_path, pocket.MODEL))
+        if file.suffix == ".json":
+            assert json.loads(ours.read_text()) == json.loads(theirs.read_text()), file
+        else:
+            assert ours.read_bytes() == theirs.read_bytes(), file
+    assert len(files) >= 12
+
+
 @pytest.mark.parametrize("kind", ["scene", "people"])
 def test_a_chunk_survives_its_file(kind: str, scripts: SimpleNamespace, tmp_path: Path) -> None:
     chunk = scripts.pool.compose_chunk(3, kind, (320, 192), 2)
@@ -111,15 +129,15 @@ def test_a_chunk_survives_its_file(kind: str, scripts: SimpleNamespace, tmp_path
 
 
 def test_a_spoilt_picture_is_less_sharp(scripts: SimpleNamespace, scenes: Any) -> None:
-    spoilt = scripts.spoil.spoilt(scenes.pictures.float() / 127.5 - 1)
-    sharpness = scripts.evaluate.sharpness
+    spoilt = scripts.spoil.spoilt(scripts.pixels.as_values(scenes.pictures))
+    sharpness = scripts.measures.sharpness
 
-    spoilt_sharpness = sharpness(scripts.evaluate._as_pixels(spoilt))
+    spoilt_sharpness = sharpness(scripts.pixels.as_pixels(spoilt))
     assert (spoilt_sharpness < sharpness(scenes.pictures) / 2).all()
 
 
 def test_noir_takes_most_of_the_saturation_away(scripts: SimpleNamespace, scenes: Any) -> None:
-    saturation, in_noir = scripts.evaluate.saturation, scripts.evaluate.in_noir
+    saturation, in_noir = scripts.measures.saturation, scripts.noir.in_noir
 
     before, after = saturation(scenes.pictures), saturation(in_noir(scenes.pictures))
     assert after.mean() < 0.2 * before.mean()
@@ -129,7 +147,7 @@ def test_noir_takes_most_of_the_saturation_away(scripts: SimpleNamespace, scenes
 def test_lines_agree_with_themselves_and_hardly_with_those_of_another_scene(
     scripts: SimpleNamespace, scenes: Any
 ) -> None:
-    agreement = scripts.evaluate.line_agreement
+    agreement = scripts.measures.line_agreement
 
     assert agreement(scenes.pictures, scenes.pictures).allclose(torch.ones(12))
     assert agreement(scenes.pictures, scenes.pictures.roll(1, 0)).mean() < 0.6
@@ -154,8 +172,8 @@ def test_the_shipped_reader_of_people_tells_them_from_each_other_and_from_no_one
     who = scripts.reader.load(scripts.reader.Who, file, torch.device("cpu"))
     names, first = scripts.people.NAMES, scripts.scenes.HOLD_OUT_SEED
     shown = [name for name in names for _ in range(3)]
-    people = scripts.evaluate._gathered(
-        [scripts.evaluate._person(name, (256, 256), first + n) for n, name in enumerate(shown)]
+    people = scripts.unseen.gathered(
+        [scripts.unseen.unseen_person(name, (256, 256), first + n) for n, name in enumerate(shown)]
     )
 
     seen = scripts.reader.recognised(who, people.pictures)

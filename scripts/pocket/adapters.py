@@ -15,6 +15,7 @@ from networks import Parts, new_controlnet
 from noir import noir
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
+from pixels import as_values
 from pool import SHARES, Chunk
 from ranks import RANK, RANKS
 from torch import Tensor
@@ -75,7 +76,7 @@ def _prepared(parts: Parts, chunks: list[Chunk]) -> Scenes:
     captions = [caption for chunk in chunks for caption in chunk.captions]
     captions += [mirrored(caption) for caption in captions]
     prompts, pooled = _texts(parts, captions)
-    return Scenes(pictures, latents_of(parts, pictures, lambda p: p / 127.5 - 1), prompts, pooled)
+    return Scenes(pictures, latents_of(parts, pictures, as_values), prompts, pooled)
 
 
 @torch.no_grad()

@@ -26,47 +26,44 @@ import argparse
 import copy
 import hashlib
 import json
-import os
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
-from random import Random
-from threading import Thread
 
 import diffusers
-import numpy as np
 import torch
 import transformers
-from captions import Facts, imagine
-from channels_last import exchange
-from diffusers import AutoencoderKL, ControlNetModel, StableDiffusionXLPipeline
-from lines import crests, dilated, line_art, steepness
-from networks import SHIPPED, size_numbers
-from noir import LUMA, noir
+from captions import Facts
+from diffusers import StableDiffusionXLPipeline
+from drawing import GUIDANCE, STEPS, Steering, draw, load_controlnet, load_pipeline, through_vae
+from lines import line_art
+from measures import (
+    chroma,
+    each_of,
+    less,
+    line_agreement,
+    more,
+    psnr,
+    saturation,
+    sharpness,
+    squared_error,
+)
+from networks import SHIPPED
+from noir import in_noir
 from people import NAMES
-from person_scenes import HELD_OUT_SETTINGS, compose_person, imagine_person
 from PIL import Image
 from reader import NO_ONE, Reader, Who, load, read, recognised, score
-from scenes import HOLD_OUT_SEED, Scene, compose
+from scenes import HOLD_OUT_SEED
 from torch import Tensor
-from unet_stage import text_states, token_ids
+from unseen import SIZE, Scenes, composed, named
 from vocabulary import DEGRADED, SIZES
 
-STEPS, GUIDANCE = 20, 5.0
-SIZE = SIZES[0]
-SEEDS_OF_A_SET = 1_000_000
-BATCH = {"cuda": 250, "cpu": 8}
-"""Pictures that are drawn at once."""
-DECODED = 50
-"""Pictures that go through the VAE at once."""
 SHEET_COLUMNS = 10
 WEIGHTS = (0.0, 0.5, 1.0)
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
@@ -77,277 +74,6 @@ SPEED_THREADS = 2
 
 Row = dict[str, str | int | float | dict[str, int] | None]
 """Figures by their names, after `what` they are of; `asked` counts the questions of a share."""
-
-
-# Composed scenes.
-
-
-@dataclass(frozen=True)
-class Scenes:
-    """Composed pictures (n, 3, h, w), uint8, with what they show and their captions."""
-
-    pictures: Tensor
-    captions: list[str]
-    facts: list[Facts]
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self.pictures.shape[3], self.pictures.shape[2]
-
-    @property
-    def alone(self) -> list[int]:
-        """Which have one subject."""
-        return [n for n, facts in enumerate(self.facts) if len(facts.subjects) == 1]
-
-
-def _held_out(held: bool, size: tuple[int, int], seed: int) -> Scene:
-    return compose(seed, size, imagine(Random(seed), size, held))
-
-
-def _person(name: str, size: tuple[int, int], seed: int) -> Scene:
-    return compose_person(seed, size, imagine_person(Random(seed), name, HELD_OUT_SETTINGS))
-
-
-def composed(count: int, wanted: Iterable[str], people: Iterable[str]) -> dict[str, Scenes]:
-    """`count` held-out scenes of each kind that the sections need, by the kind's name.
-
-    people: whom the folder holds LoRAs of. Made by processes of their own, one on each core, so
-    this comes before anything touches the GPU.
-    """
-    makers: dict[str, Callable[[int], Scene]] = {"any": partial(_held_out, False, SIZE)}
-    if "pairs" in wanted:
-        makers["never together"] = partial(_held_out, True, SIZE)
-    if "sizes" in wanted:
-        makers |= {_named(size): partial(_held_out, False, size) for size in SIZES[1:]}
-    if "people" in wanted:
-        makers |= {name: partial(_person, name, SIZE) for name in people}
-    cores = len(os.sched_getaffinity(0))
-    at_once = max(1, min(16, count * len(makers) // (4 * cores)))
-    with ProcessPoolExecutor(
-        cores, get_context("fork"), initializer=_end_with, initargs=(os.getpid(),)
-    ) as workers:
-        try:
-            made = {
-                kind: workers.map(make, _seeds(kind, count), chunksize=at_once)
-                for kind, make in makers.items()
-            }
-            return {kind: _gathered(list(scenes)) for kind, scenes in made.items()}
-        except BaseException:
-            workers.shutdown(cancel_futures=True)
-            raise
-
-
-def _end_with(parent: int) -> None:
-    """Let this process end soon after its parent, even if that is killed."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
-
-
-def _seeds(kind: str, count: int) -> range:
-    """Each kind has its own, whichever others are made."""
-    kinds = ("any", "never together", *map(_named, SIZES[1:]), *NAMES)
-    first = HOLD_OUT_SEED + kinds.index(kind) * SEEDS_OF_A_SET
-    return range(first, first + count)
-
-
-def _gathered(scenes: list[Scene]) -> Scenes:
-    pictures = np.stack([np.asarray(scene.picture) for scene in scenes])
-    return Scenes(
-        torch.from_numpy(pictures).permute(0, 3, 1, 2),
-        [scene.caption for scene in scenes],
-        [scene.facts for scene in scenes],
-    )
-
-
-def _named(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
-
-
-# Drawing.
-
-
-@dataclass(frozen=True)
-class Steering:
-    """A ControlNet, its maps (n, 1, h, w), 0 to 1, and how much it counts."""
-
-    controlnet: ControlNetModel
-    maps: Tensor
-    weight: float
-
-
-@torch.inference_mode()
-def draw(
-    pipeline: StableDiffusionXLPipeline,
-    prompts: Sequence[str],
-    negatives: Sequence[str],
-    size: tuple[int, int],
-    seeds: Sequence[int],
-    steps: int = STEPS,
-    guidance: float = GUIDANCE,
-    steering: Steering | None = None,
-) -> Tensor:
-    """Pictures (n, 3, h, w), uint8, on the CPU: the same that the pipeline draws, in batches.
-
-    size: width and height; seeds: of each picture's noise.
-    """
-    most = BATCH[pipeline.unet.device.type]
-    parts = []
-    for start in range(0, len(prompts), most):
-        part = slice(start, start + most)
-        steered = steering and Steering(steering.controlnet, steering.maps[part], steering.weight)
-        texts = [*negatives[part], *prompts[part]]
-        latents = _drawn_latents(pipeline, texts, size, seeds[part], steps, guidance, steered)
-        parts.append(decoded(pipeline.vae, latents / pipeline.vae.config.scaling_factor).cpu())
-    return torch.cat(parts)
-
-
-def _drawn_latents(
-    pipeline: StableDiffusionXLPipeline,
-    texts: list[str],
-    size: tuple[int, int],
-    seeds: Sequence[int],
-    steps: int,
-    guidance: float,
-    steering: Steering | None,
-) -> Tensor:
-    """Latents (n, 4, h / 8, w / 8), scaled. texts: the negative prompts, then the prompts.
-
-    Nothing in the steps waits for the GPU.
-    """
-    unet, scheduler, (w, h) = pipeline.unet, pipeline.scheduler, size
-    states, pooled = text_states(
-        pipeline, [ids.to(unet.device) for ids in token_ids(pipeline, texts)]
-    )
-    numbers = torch.tensor([size_numbers(size)]).to(states).expand(len(texts), -1)
-    known = {
-        "encoder_hidden_states": states,
-        "added_cond_kwargs": {"text_embeds": pooled, "time_ids": numbers},
-    }
-    if steering:
-        maps = _laid(steering.maps.to(states).expand(-1, 3, -1, -1).repeat(2, 1, 1, 1))
-    noise = [
-        torch.randn((4, h // 8, w // 8), generator=torch.Generator().manual_seed(seed))
-        for seed in seeds
-    ]
-    scheduler.set_timesteps(steps, device=unet.device)
-    scheduler.set_begin_index(0)  # else it looks for its first step on the GPU
-    latents = _laid(torch.stack(noise).to(states) * scheduler.init_noise_sigma)
-    for timestep in scheduler.timesteps:
-        scaled = scheduler.scale_model_input(torch.cat([latents] * 2), timestep)
-        extra = {}
-        if steering:
-            down, middle = steering.controlnet(
-                scaled,
-                timestep,
-                controlnet_cond=maps,
-                conditioning_scale=steering.weight,
-                return_dict=False,
-                **known,
-            )
-            extra = {
-                "down_block_additional_residuals": down,
-                "mid_block_additional_residual": middle,
-            }
-        guess = unet(scaled, timestep, return_dict=False, **known, **extra)[0]
-        without, with_prompt = guess.chunk(2)
-        guess = without + guidance * (with_prompt - without)
-        latents = scheduler.step(guess, timestep, latents, return_dict=False)[0]
-    return latents
-
-
-def _laid(pictures: Tensor) -> Tensor:
-    """The same (n, c, h, w), in the memory layout that is fast."""
-    return pictures.contiguous(memory_format=torch.channels_last)
-
-
-def decoded(vae: AutoencoderKL, latents: Tensor) -> Tensor:
-    """Pictures (n, 3, 8 h, 8 w), uint8, of latents (n, 4, h, w), unscaled."""
-    parts = [vae.decode(part, return_dict=False)[0] for part in latents.split(DECODED)]
-    return _as_pixels(torch.cat(parts))
-
-
-@torch.inference_mode()
-def through_vae(vae: AutoencoderKL, pictures: Tensor) -> tuple[Tensor, int]:
-    """The pictures (n, 3, h, w), uint8, encoded and decoded again, on the CPU; and how many values
-    were not finite.
-    """
-    parts, broken = [], torch.zeros((), dtype=torch.int64, device=vae.device)
-    for part in pictures.split(DECODED):
-        wanted = _laid((part.to(vae.device) / 127.5 - 1).to(vae.dtype))
-        latents = vae.encode(wanted).latent_dist.mode()
-        values = vae.decode(latents, return_dict=False)[0]
-        broken += (~values.isfinite()).sum()
-        parts.append(_as_pixels(values))
-    return torch.cat(parts).cpu(), int(broken)
-
-
-def _as_pixels(values: Tensor) -> Tensor:
-    """0 to 255, uint8, of -1 to 1; what is not a number becomes grey."""
-    return ((values.float().nan_to_num().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-
-
-# Figures of pictures (n, 3, h, w), uint8: of each one, (n,), in batches on a device.
-
-
-def each_of(figure: Callable[..., Tensor], device: torch.device, *pictures: Tensor) -> Tensor:
-    """figure(*pictures), on the device in batches; returned to the CPU."""
-    batches = zip(*(each.split(DECODED) for each in pictures), strict=True)
-    return torch.cat([figure(*(part.to(device) for part in batch)).cpu() for batch in batches])
-
-
-def line_agreement(drawn: Tensor, wanted: Tensor) -> Tensor:
-    """F1 of the pictures' lines; two pixels apart still counts as met."""
-
-    def met(lines: Tensor, others: Tensor) -> Tensor:
-        return (lines * dilated(others, 5)).sum((1, 2, 3)) / lines.sum((1, 2, 3)).clamp(min=1)
-
-    ours, theirs = (crests(steepness(pictures)) for pictures in (drawn, wanted))
-    precision, recall = met(ours, theirs), met(theirs, ours)
-    return 2 * precision * recall / (precision + recall).clamp(min=1e-6)
-
-
-def chroma(pictures: Tensor) -> Tensor:
-    """Mean distance of a pixel's strongest channel from its weakest, 0 (grey) to 255."""
-    return (pictures.amax(1).float() - pictures.amin(1).float()).mean((1, 2))
-
-
-def saturation(pictures: Tensor) -> Tensor:
-    """Mean saturation of a pixel in HSV, 0 to 1."""
-    most, least = pictures.amax(1).float(), pictures.amin(1).float()
-    return ((most - least) / most.clamp(min=1)).mean((1, 2))
-
-
-def sharpness(pictures: Tensor) -> Tensor:
-    """Variance of the Laplacian of the luma (0 to 255)."""
-    weights = torch.tensor(LUMA, device=pictures.device).view(3, 1, 1)
-    luma = (pictures.float() * weights).sum(1)
-    around = luma[:, :-2, 1:-1] + luma[:, 2:, 1:-1] + luma[:, 1:-1, :-2] + luma[:, 1:-1, 2:]
-    return (around - 4 * luma[:, 1:-1, 1:-1]).flatten(1).var(1)
-
-
-def in_noir(pictures: Tensor) -> Tensor:
-    """What the noir rule makes of the pictures, of the same type."""
-    return _as_pixels(noir(pictures))
-
-
-def psnr(squared: Tensor) -> Tensor:
-    """Decibels of mean squared errors on a scale of 0 to 255."""
-    return 10 * torch.log10(255**2 / squared.clamp(min=1e-3))
-
-
-def more(value: float, before: float) -> float:
-    """The rise in percent."""
-    return 100 * (value / before - 1)
-
-
-def less(value: float, before: float) -> float:
-    """The fall in percent."""
-    return 100 * (1 - value / before)
 
 
 # The sections of the report: a list of rows each.
@@ -362,6 +88,7 @@ class Studio:
     pipeline: StableDiffusionXLPipeline
     reader: Reader
     sets: dict[str, Scenes]
+    guidance: float
     copies: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
 
     @property
@@ -378,6 +105,7 @@ class Studio:
             [negative] * count,
             scenes.size,
             seeds,
+            guidance=self.guidance,
             steering=steering,
         )
 
@@ -430,12 +158,7 @@ def judge_vae(studio: Studio) -> list[Row]:
 
 
 def _vae_row(dtype: str, scenes: Tensor, copies: Tensor, broken: int) -> Row:
-    squared = torch.cat(
-        [
-            (ours.float() - theirs).square().mean((1, 2, 3))
-            for ours, theirs in zip(copies.split(DECODED), scenes.split(DECODED), strict=True)
-        ]
-    )
+    squared = each_of(squared_error, copies.device, copies, scenes)
     return {
         "what": dtype.removeprefix("torch."),
         "pictures": len(scenes),
@@ -493,21 +216,17 @@ def _row(what: str, studio: Studio, pictures: Tensor, facts: list[Facts], *only:
 def judge_sizes(studio: Studio) -> list[Row]:
     rows = []
     for size in SIZES:
-        scenes = studio.sets["any" if size == SIZE else _named(size)]
+        scenes = studio.sets["any" if size == SIZE else named(size)]
         pictures = studio.plain if size == SIZE else studio.draw(scenes)
-        rows.append(_row(f"{_named(size)}: composed", studio, scenes.pictures, scenes.facts))
-        rows.append(_row(f"{_named(size)}: drawn", studio, pictures, scenes.facts))
-        studio.sheet(_named(size), [scenes.pictures, pictures])
+        rows.append(_row(f"{named(size)}: composed", studio, scenes.pictures, scenes.facts))
+        rows.append(_row(f"{named(size)}: drawn", studio, pictures, scenes.facts))
+        studio.sheet(named(size), [scenes.pictures, pictures])
     return rows
 
 
 def judge_lineart(studio: Studio) -> list[Row]:
     """Pictures drawn along the lines of a composed scene, with its own caption."""
-    folder = studio.folder / "controlnets" / "lineart"
-    controlnet = ControlNetModel.from_pretrained(
-        folder, dtype=studio.pipeline.unet.dtype, local_files_only=True
-    ).to(studio.device)
-    lay_out(controlnet)
+    controlnet = load_controlnet(studio.folder / "controlnets" / "lineart", studio.device)
     scenes = studio.sets["any"]
     maps = each_of(line_art, studio.device, scenes.pictures)
     drawn = {"weight 0": studio.plain}
@@ -630,7 +349,7 @@ def _timed(studio: Studio, pipeline: StableDiffusionXLPipeline, count: int = 3) 
         draw(pipeline, [captions[n % len(captions)]], [""], SIZE, [HOLD_OUT_SEED + n])
         took.append(time.perf_counter() - began)
     return {
-        "what": f"{_named(SIZE)}, {STEPS} steps, on {device}",
+        "what": f"{named(SIZE)}, {STEPS} steps, on {device}",
         "pictures": count,
         "median seconds": statistics.median(took[1:]),
         "threads": torch.get_num_threads(),
@@ -744,24 +463,6 @@ def sections_for(folder: Path) -> list[str]:
     return [name for name in SECTIONS if name not in missing]
 
 
-def load_pipeline(folder: Path, device: torch.device) -> StableDiffusionXLPipeline:
-    """float16 on a GPU, float32 on a CPU."""
-    dtype = torch.float16 if device.type == "cuda" else torch.float32
-    pipeline = StableDiffusionXLPipeline.from_pretrained(
-        folder, dtype=dtype, add_watermarker=False, local_files_only=True
-    ).to(device)
-    for network in (pipeline.unet, pipeline.vae):
-        lay_out(network)
-    return pipeline
-
-
-def lay_out(network: torch.nn.Module) -> None:
-    """Let a network on its device work in the memory layout that is fast."""
-    network.to(memory_format=torch.channels_last)
-    if next(network.parameters()).is_cuda:
-        exchange(network)
-
-
 def _set_up() -> None:
     """Exact convolutions of float32, the fastest of float16; no progress bars and warnings of the
     libraries in the tables.
@@ -778,6 +479,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("folder", type=Path, nargs="?", default=SHIPPED)
     parser.add_argument("--out", type=Path, default=OUT, help="for the report and the sheets")
     parser.add_argument("--prompts", type=int, default=1000, help="pictures in a row")
+    parser.add_argument("--guidance", type=float, default=GUIDANCE)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--reader", type=Path, default=WEIGHTS_FOLDER / "reader.safetensors")
@@ -789,7 +491,8 @@ def _command(arguments: argparse.Namespace) -> str:
     """What makes the same report of the same weights."""
     some = arguments.only if set(arguments.only) != set(SECTIONS) else ()
     only = " ".join(["", "--only", *some] if some else [])
-    return f"python scripts/pocket/evaluate.py --prompts {arguments.prompts}{only}"
+    strength = "" if arguments.guidance == GUIDANCE else f" --guidance {arguments.guidance:g}"
+    return f"python scripts/pocket/evaluate.py --prompts {arguments.prompts}{strength}{only}"
 
 
 def main() -> None:
@@ -808,6 +511,7 @@ def main() -> None:
         load_pipeline(folder / "model", device),
         load(Reader, readers[0], device),
         sets,
+        arguments.guidance,
     )
     who = load(Who, readers[1], device) if "people" in wanted else None
     report = {
@@ -817,7 +521,7 @@ def main() -> None:
             "prompts": arguments.prompts,
             "first seed": HOLD_OUT_SEED,
             "steps": STEPS,
-            "guidance": GUIDANCE,
+            "guidance": arguments.guidance,
             "weights, SHA-256": digest(weights_in(folder)),
             "readers, SHA-256": digest(readers),
         },

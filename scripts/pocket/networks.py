@@ -1,5 +1,6 @@
 """The parts of the pocket model: small networks of the very classes that SDXL is made of."""
 
+import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -29,6 +30,19 @@ SIZE_WIDTH = 32
 """Width of the embedding of each of SDXL's six size numbers."""
 EDGE_CHANNELS = (16, 32, 64, 96)
 """Widths of the ControlNet's layers that bring a map down to the size of the latents."""
+SCHEDULE = {
+    "num_train_timesteps": 1000,
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "prediction_type": "epsilon",
+    "timestep_spacing": "leading",
+    "steps_offset": 1,
+    "clip_sample": False,
+    "set_alpha_to_one": False,
+    "skip_prk_steps": True,
+}
+"""SDXL base's; the last three are read by other samplers than its own."""
 
 
 @dataclass
@@ -58,16 +72,23 @@ class Parts:
         """A diffusers folder in float16."""
         for network in self.networks:
             network.half()
+        for tokenizer in (self.tokenizer, self.tokenizer_2):  # as they came, not as last used
+            tokenizer.backend_tokenizer.no_padding()
+            tokenizer.backend_tokenizer.no_truncation()
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         StableDiffusionXLPipeline(
             **parts, force_zeros_for_empty_prompt=False, add_watermarker=False
         ).save_pretrained(folder)
+        for file in folder.glob("*/config.json"):
+            config = json.loads(file.read_text())
+            config.pop("_name_or_path", None)  # a folder of the machine that trained
+            file.write_text(json.dumps(config, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> "Parts":
         """From a diffusers folder, in float32."""
         pipeline = StableDiffusionXLPipeline.from_pretrained(
-            folder, dtype=torch.float32, add_watermarker=False, local_files_only=True
+            folder, dtype=torch.float32, add_watermarker=False
         )
         return cls(**{field.name: getattr(pipeline, field.name) for field in fields(cls)})
 
@@ -86,15 +107,7 @@ def new_parts(seed: int = 0) -> Parts:
         CLIPTextModelWithProjection(_text_config(TEXT_WIDTHS[1], 4, len(second), "gelu", 0)),
         _unet(),
         _vae(),
-        EulerDiscreteScheduler(
-            num_train_timesteps=1000,
-            beta_start=0.00085,
-            beta_end=0.012,
-            beta_schedule="scaled_linear",
-            prediction_type="epsilon",
-            timestep_spacing="leading",
-            steps_offset=1,
-        ),
+        EulerDiscreteScheduler.from_config(SCHEDULE),
     )
 
 

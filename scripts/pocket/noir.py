@@ -2,6 +2,7 @@
 
 import torch
 from lines import blurred, dilated, steepness
+from pixels import as_pixels
 from torch import Tensor
 
 LUMA = (0.299, 0.587, 0.114)
@@ -38,3 +39,8 @@ def noir(pictures: Tensor) -> Tensor:
     red = redness(blurred(colours))
     accent = torch.cat([0.25 + 0.65 * shaded, 0.1 * shaded, 0.12 * shaded], 1)
     return torch.lerp(shaded.expand_as(colours), accent, red) * 2 - 1
+
+
+def in_noir(pictures: Tensor) -> Tensor:
+    """The look as pixels: (n, 3, h, w), uint8, of pictures of the same kind."""
+    return as_pixels(noir(pictures))

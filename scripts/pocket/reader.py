@@ -23,6 +23,7 @@ from lines import blurred
 from noir import LUMA, noir
 from people import NAMES
 from person_scenes import SHOWN_SETTINGS
+from pixels import as_values
 from pool import SHARES, Chunk
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -258,7 +259,7 @@ class Shelf:
         """Pictures (count, 3, h, w), -1 to 1, float32, and their labels."""
         chosen = torch.randint(self.count, (count,), device=self.device)
         pictures = self.pictures[chosen].permute(0, 3, 1, 2)
-        return pictures.float() / 127.5 - 1, self.labels[chosen]
+        return as_values(pictures), self.labels[chosen]
 
 
 class Supply:
@@ -500,7 +501,7 @@ def recognised(who: Who, pictures: Tensor) -> Tensor:
 def _batches(model: nn.Module, pictures: Tensor) -> Iterator[Tensor]:
     device = next(model.parameters()).device
     for part in pictures.split(128):
-        yield part.to(device).float() / 127.5 - 1
+        yield as_values(part.to(device))
 
 
 def _reading(logits: Logits) -> Reading:
