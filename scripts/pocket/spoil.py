@@ -6,16 +6,17 @@ from torch.nn import functional
 
 
 def spoilt(pictures: Tensor) -> Tensor:
-    """Coarse, soft and dull versions of pictures (n, 3, h, w), -1 to 1.
+    """Coarse, soft and somewhat dull versions of pictures (n, 3, h, w), -1 to 1.
 
-    All of one call are spoilt alike, as strongly as chance decides.
+    All of one call are spoilt alike, as strongly as chance decides. Little is taken from the
+    colours: pastel drawings and fog are dull, and what a negative prompt names is turned round.
     """
     height, width = pictures.shape[-2:]
-    coarse = torch.empty(()).uniform_(2.5, 5.0).item()
+    coarse = torch.empty(()).uniform_(2.0, 4.0).item()
     small = functional.interpolate(
         pictures, (round(height / coarse), round(width / coarse)), mode="area"
     )
     soft = functional.interpolate(small, (height, width), mode="bilinear", align_corners=False)
     grey = soft.mean(1, keepdim=True)
-    dull = torch.lerp(soft, grey, torch.empty(()).uniform_(0.1, 0.35).item())
-    return torch.lerp(dull, grey.mean((2, 3), keepdim=True), 0.2)
+    dull = torch.lerp(soft, grey, torch.empty(()).uniform_(0.0, 0.15).item())
+    return torch.lerp(dull, grey.mean((2, 3), keepdim=True), 0.05)

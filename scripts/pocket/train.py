@@ -1,12 +1,12 @@
 """Trains the pocket model and what is worn over it, in stages.
 
-    python scripts/pocket/train.py all --work DIR              # one GPU, half an hour
+    python scripts/pocket/train.py all --work DIR              # one GPU, 35 minutes
     python scripts/pocket/train.py unet --work DIR --seconds 480
     python scripts/pocket/train.py all --work DIR --quick      # a CPU, minutes: does it run?
 
-The stages are `vae`, `unet` (which may be repeated), `reader` and `adapters`. Each goes on from
-what is in DIR, in float16, so that each can have a machine of its own. Scenes are composed
-meanwhile, in DIR/pool, on a fixed number of cores.
+The stages are `vae`, `unet`, `unet` again, `reader` and `adapters`, none longer than nine minutes.
+Each goes on from what is in DIR, in float16, so that each can have a machine of its own. Scenes
+are composed meanwhile, in DIR/pool, on a fixed number of cores.
 """
 
 import argparse
@@ -24,8 +24,9 @@ from training import say
 from unet_stage import train_unet
 from vae_stage import train_vae
 
-STAGES = {"vae": 480, "unet": 900, "reader": 60, "adapters": 240}
-"""The stages in their order, and how many seconds each trains unless told otherwise."""
+STAGES = {"vae": 450, "unet": 450, "reader": 60, "adapters": 240}
+"""How many seconds each stage trains unless told otherwise."""
+ALL = ("vae", "unet", "unet", "reader", "adapters")
 QUICK_STEPS = 2
 
 
@@ -37,7 +38,7 @@ def run(stage: str, work: Path, options: argparse.Namespace) -> None:
     parts = Parts.load(folder) if folder.exists() else new_parts()
     train: Callable[[], dict] = {
         "vae": lambda: train_vae(parts, pool, seconds, most),
-        "unet": lambda: train_unet(parts, pool, seconds, options.final, most),
+        "unet": lambda: train_unet(parts, pool, seconds, most),
         "reader": lambda: train_readers(pool, work / "readers", seconds, most),
         "adapters": lambda: train_adapters(parts, pool, work, seconds, most),
     }[stage]
@@ -58,7 +59,6 @@ def main() -> None:
     parser.add_argument("stage", choices=["all", *STAGES])
     parser.add_argument("--work", type=Path, required=True, help="folder of weights and scenes")
     parser.add_argument("--seconds", type=float, help="of training, without what surrounds it")
-    parser.add_argument("--final", type=float, default=0.0, help="learning rate left at the end")
     parser.add_argument("--workers", type=int, default=14, help="processes that compose scenes")
     parser.add_argument("--scenes", type=int, default=250_000, help="composed at most")
     parser.add_argument("--first", type=int, default=0, help="seed of the first scene")
@@ -70,7 +70,7 @@ def main() -> None:
     join()
     if RANK == 0:
         start_workers(options.work / "pool", options.workers, options.scenes, options.first, every)
-    for stage in STAGES if options.stage == "all" else [options.stage]:
+    for stage in ALL if options.stage == "all" else [options.stage]:
         say(f"stage {stage}")
         run(stage, options.work, options)
     leave()

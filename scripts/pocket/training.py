@@ -1,5 +1,6 @@
 """What all training here shares: a time-bounded loop over steps that are CUDA graphs."""
 
+import itertools
 import math
 import os
 import random
@@ -38,21 +39,18 @@ def device_and_dtype() -> tuple[torch.device, torch.dtype]:
 class Course:
     """How long and how fast a network learns.
 
-    seconds: of wall clock; rate: the learning rate at its peak; final: the share of it that is
-    left at the end, which a half cosine leads to; most: stop after so many steps, whatever the
-    clock says.
+    seconds: of wall clock; rate: the learning rate at its peak, from which a half cosine leads
+    down to zero; most: stop after so many steps, whatever the clock says.
     """
 
     seconds: float
     rate: float
-    final: float = 0.0
     most: int | None = None
     warmup: int = 200
 
     def rate_at(self, step: int, done: float) -> float:
         rising = min(1.0, (step + 1) / self.warmup)
-        cosine = 0.5 + 0.5 * math.cos(math.pi * min(1.0, done))
-        return self.rate * rising * (self.final + (1 - self.final) * cosine)
+        return self.rate * rising * (0.5 + 0.5 * math.cos(math.pi * min(1.0, done)))
 
 
 class Trainer:
@@ -191,18 +189,15 @@ class Trainer:
             p.copy_(last)
 
 
-class Every:
-    """Is due once in so many seconds, counted from when the work of the last time was done."""
+def every(period: int, work: Callable[[], None]) -> Callable[[], None]:
+    """Does the work at each `period`-th call: of steps, so that processes do it together."""
+    calls = itertools.count(1)
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.since = seconds, time.monotonic()
+    def call() -> None:
+        if next(calls) % period == 0:
+            work()
 
-    @property
-    def due(self) -> bool:
-        return time.monotonic() - self.since > self.seconds
-
-    def done(self) -> None:
-        self.since = time.monotonic()
+    return call
 
 
 def in_turn(steps: Sequence[Callable[[], None]], shares: Sequence[float]) -> Callable[[], None]:

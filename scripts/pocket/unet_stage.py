@@ -6,22 +6,24 @@ from pathlib import Path
 
 import torch
 from captions import mirrored
+from channels_last import exchange
 from diffusers import AutoencoderKL
 from feed import Feed, on_device
 from networks import Parts, size_numbers
+from pixels import as_values
 from pool import SHARES, Chunk
 from spoil import spoilt
 from torch import Tensor
-from training import Course, Diffusion, Every, Loss, Trainer, device_and_dtype, in_turn, say
+from training import Course, Diffusion, Loss, Trainer, device_and_dtype, every, in_turn, say
 from vocabulary import DEGRADED, SIZES
 
 RATE = 1.2e-3
 BATCH = 512
 """Pictures of 256x256 in a step; of larger ones fewer."""
-FIRST = 4096
+FIRST = 8192
 """Scenes to wait for."""
-REFRESH, AT_ONCE = 15.0, 96
-"""Seconds between two looks at what has been composed meanwhile, and chunks taken at each."""
+REFRESH, AT_ONCE = 50, 12
+"""Steps between two looks at what has been composed meanwhile, and chunks taken at each."""
 MOST = {SIZES[0]: 260_000}
 MOST_ELSE = 130_000
 """Entries kept; each scene makes two."""
@@ -84,7 +86,7 @@ class Library:
         entries, count = self.entries[chunk.size], len(chunk.captions)
         if entries.room < 2 * count:
             return
-        pictures = on_device(chunk, self.device).float() / 127.5 - 1
+        pictures = as_values(on_device(chunk, self.device))
         pictures = torch.cat([pictures, pictures.flip(-1)])
         captions = chunk.captions + [mirrored(caption) for caption in chunk.captions]
         for n in random.sample(range(2 * count), round(2 * count * SPOILT_SHARE)):
@@ -175,17 +177,12 @@ def unet_loss(parts: Parts, entries: Entries, size: tuple[int, int], batch: int)
     return loss
 
 
-def train_unet(
-    parts: Parts, pool: Path, seconds: float, final: float = 0.0, most: int | None = None
-) -> dict:
-    """Train the UNet and the text encoders of `parts` in place; returns figures.
-
-    final: the share of the learning rate that is left at the end; 0 for the last stage.
-    """
+def train_unet(parts: Parts, pool: Path, seconds: float, most: int | None = None) -> dict:
+    """Train the UNet and the text encoders of `parts` in place; returns figures."""
     device, dtype = device_and_dtype()
     parts.to(device)
     if device.type == "cuda":
-        parts.vae.half()
+        exchange(parts.vae.half())
     tiny = most is not None
     feed, library = Feed(pool, "scene", tiny=tiny), Library(parts, device, tiny)
     for chunk in feed.first(1 if tiny else FIRST):
@@ -202,16 +199,18 @@ def train_unet(
         steps.append(trainer.step_of(unet_loss(parts, library.entries[size], size, batch)))
         shares.append(share)
     say("unet: steps are recorded")
-    look, any_step = Every(REFRESH), in_turn(steps, shares)
+
+    def take() -> None:
+        for chunk in feed.ready(AT_ONCE):
+            library.take(chunk)
+
+    look, any_step = every(REFRESH, take), in_turn(steps, shares)
 
     def next_step() -> None:
-        if look.due:
-            for chunk in feed.ready(AT_ONCE):
-                library.take(chunk)
-            look.done()
+        look()
         any_step()
 
-    course = Course(seconds, RATE, final, most)
+    course = Course(seconds, RATE, most)
     figures = trainer.run("unet", course, next_step)
     trainer.finish()
     parts.vae.float()

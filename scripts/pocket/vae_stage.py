@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,12 +10,12 @@ from diffusers import AutoencoderKL
 from feed import Feed, on_device
 from networks import Parts
 from noir import noir
+from pixels import as_values
 from pool import Chunk, compose_chunk
 from scenes import HOLD_OUT_SEED
 from spoil import spoilt
 from torch import Tensor
-from torch.nn import functional
-from training import Course, Every, Trainer, batches, device_and_dtype, in_turn, say
+from training import Course, Trainer, batches, device_and_dtype, every, in_turn, say
 from vocabulary import SIZES
 
 RATE = 1e-3
@@ -24,9 +25,13 @@ FIRST = 4096
 """Scenes to wait for."""
 MOST = 160_000
 """Scenes kept on the device."""
-REFRESH = 15.0
-"""Seconds between two looks at what has been composed meanwhile."""
+REFRESH, AT_ONCE = 50, 24
+"""Steps between two looks at what has been composed meanwhile, and chunks taken at each."""
+TOLD = 500
+"""Steps between two measurements on held-out scenes."""
 KL_WEIGHT = 2e-6
+CONTRAST = 0.33
+"""Standard deviation of a channel in the median crop, of -1 to 1."""
 NOIR_SHARE, SPOILT_SHARE, PERMUTED_SHARE = 0.1, 0.05, 0.05
 """Of each batch: other looks that the latents must be able to hold."""
 
@@ -66,7 +71,7 @@ class Pictures:
 
 def varied(crops: Tensor) -> Tensor:
     """uint8 to -1..1; some made grey, dull, or of other colours."""
-    result = crops.float() / 127.5 - 1
+    result = as_values(crops)
     first = round(len(crops) * NOIR_SHARE)
     second = first + round(len(crops) * SPOILT_SHARE)
     third = second + round(len(crops) * PERMUTED_SHARE)
@@ -83,17 +88,21 @@ def vae_loss(vae: AutoencoderKL, pictures: Tensor) -> Tensor:
     """How far the VAE's copies are from pictures (n, 3, h, w), -1 to 1, float32."""
     wanted = pictures.contiguous(memory_format=torch.channels_last)
     latents = vae.encode(wanted.to(vae.dtype)).latent_dist
-    copies = vae.decode(latents.sample()).sample.float()
-    absolute = functional.l1_loss(copies, wanted)
-    square = functional.mse_loss(copies, wanted)
-    edges = sum(
-        functional.l1_loss(ours, theirs)
-        for ours, theirs in zip(_slopes(copies), _slopes(wanted), strict=True)
-    )
+    off = vae.decode(latents.sample()).sample.float() - wanted
+    error = off.abs().mean((1, 2, 3)) + 4 * off.square().mean((1, 2, 3))
+    error += sum(slope.abs().mean((1, 2, 3)) for slope in _slopes(off))
     mean, logvar = latents.mean.float(), latents.logvar.float()
     spread = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum((1, 2, 3)).mean()
     per_crop = spread * (128 * 128) / (wanted.shape[-1] * wanted.shape[-2])
-    return absolute + 4 * square + edges + KL_WEIGHT * per_crop
+    return (error * faintness(wanted)).mean() + KL_WEIGHT * per_crop
+
+
+def faintness(pictures: Tensor) -> Tensor:
+    """How much an error in each of pictures (n, 3, h, w), -1 to 1, counts: about 1 on average, more
+    where all is pale or foggy, as an eye gets used to it. (n,)
+    """
+    contrast = pictures.std((2, 3)).mean(1)
+    return (CONTRAST / contrast.clamp(min=1e-3)).clamp(0.6, 2.5)
 
 
 def _slopes(pictures: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,7 +114,7 @@ def psnr(vae: AutoencoderKL, pictures: Tensor) -> float:
     """Peak signal to noise ratio, dB, over all of pictures (n, 3, h, w), uint8."""
     error = []
     for part in batches(len(pictures), 16):
-        wanted = pictures[part].to(vae.device, torch.float32) / 127.5 - 1
+        wanted = as_values(pictures[part].to(vae.device))
         copies = vae.decode(vae.encode(wanted.to(vae.dtype)).latent_dist.mode()).sample
         error.append(((copies.float().clamp(-1, 1) - wanted) / 2).square().mean((1, 2, 3)))
     return -10 * math.log10(torch.cat(error).mean().item())
@@ -114,7 +123,7 @@ def psnr(vae: AutoencoderKL, pictures: Tensor) -> float:
 @torch.no_grad()
 def latent_scale(vae: AutoencoderKL, pictures: Tensor) -> float:
     """What latents of pictures (n, 3, h, w), uint8, are multiplied by to have a variance of 1."""
-    parts = [pictures[part].to(vae.device) / 127.5 - 1 for part in batches(len(pictures), 64)]
+    parts = [as_values(pictures[part].to(vae.device)) for part in batches(len(pictures), 64)]
     latents = torch.cat([vae.encode(part.to(vae.dtype)).latent_dist.mode() for part in parts])
     return round(1 / latents.float().std().item(), 4)
 
@@ -126,8 +135,10 @@ def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None)
     vae = parts.vae.to(device, memory_format=torch.channels_last).train()
     held_out = on_device(compose_chunk(HOLD_OUT_SEED, "scene", SIZES[0], 2 if tiny else 64), device)
     feed, pictures = Feed(pool, tiny=tiny), Pictures(device)
-    for chunk in feed.first(1 if tiny else FIRST):
+    for chunk in feed:
         pictures.take(chunk)
+        if pictures.count >= (1 if tiny else FIRST) and pictures.parts[SIZES[0]]:
+            break
     pictures.join()
     say(f"vae: begins with {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
 
@@ -136,15 +147,18 @@ def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None)
     if tiny:
         buffers = [buffer[:2] for buffer in buffers]
     steps = [trainer.step_of(lambda buffer=buffer: vae_loss(vae, buffer)) for buffer in buffers]
-    look = Every(REFRESH)
 
-    def filled(buffer: Tensor, step) -> None:
-        if look.due:
-            for chunk in feed.ready():
-                pictures.take(chunk)
-            pictures.join()
-            look.done()
-            say(f"vae: {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
+    def take() -> None:
+        for chunk in feed.ready(AT_ONCE):
+            pictures.take(chunk)
+        pictures.join()
+
+    look = every(REFRESH, take)
+    tell = every(TOLD, lambda: say(f"vae: {pictures.count} scenes, {psnr(vae, held_out):.2f} dB"))
+
+    def filled(buffer: Tensor, step: Callable[[], None]) -> None:
+        look()
+        tell()
         buffer.copy_(pictures.crops(buffer.shape[-1], len(buffer)))
         step()
 
