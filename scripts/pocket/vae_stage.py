@@ -11,7 +11,7 @@ from feed import Feed, on_device
 from networks import Parts
 from noir import noir
 from pixels import as_values
-from pool import Chunk, compose_chunk
+from pool import SHARES, Chunk, compose_chunk
 from scenes import HOLD_OUT_SEED
 from spoil import spoilt
 from torch import Tensor
@@ -37,31 +37,39 @@ NOIR_SHARE, SPOILT_SHARE, PERMUTED_SHARE = 0.1, 0.05, 0.05
 
 
 class Pictures:
-    """Scenes of all sizes on a device, uint8."""
+    """Scenes of all sizes on a device, uint8, in memory that stays where it is."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, most: int, device: torch.device) -> None:
+        """most: scenes kept, of all sizes by their shares."""
         self.device = device
-        self.parts: dict[tuple[int, int], list[Tensor]] = {size: [] for size in SIZES}
-        self.joined: dict[tuple[int, int], Tensor] = {}
-        self.count = 0
+        self.room = {
+            size: torch.empty(
+                most * share // sum(SHARES), 3, size[1], size[0], dtype=torch.uint8, device=device
+            )
+            for size, share in zip(SIZES, SHARES, strict=True)
+        }
+        self.counts = dict.fromkeys(SIZES, 0)
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts.values())
 
     def take(self, chunk: Chunk) -> None:
-        if self.count < MOST:
-            self.parts[chunk.size].append(on_device(chunk, self.device))
-            self.count += len(chunk.captions)
+        """As many of its scenes as there is room for."""
+        room, start = self.room[chunk.size], self.counts[chunk.size]
+        new = on_device(chunk, self.device)[: len(room) - start]
+        room[start : start + len(new)] = new
+        self.counts[chunk.size] += len(new)
 
-    def join(self) -> None:
-        for size, parts in self.parts.items():
-            if len(parts) > 1:
-                self.parts[size] = parts = [torch.cat(parts)]
-            if parts:
-                self.joined[size] = parts[0]
+    def of(self, size: tuple[int, int]) -> Tensor:
+        """(n, 3, h, w)"""
+        return self.room[size][: self.counts[size]]
 
     def crops(self, side: int, count: int) -> Tensor:
         """Random crops of scenes of one random size that are large enough, -1 to 1."""
-        fitting = [size for size in self.joined if min(size) >= side]
-        size = random.choices(fitting, [len(self.joined[size]) for size in fitting])[0]
-        pictures = self.joined[size]
+        fitting = [size for size in SIZES if min(size) >= side]
+        size = random.choices(fitting, [self.counts[size] for size in fitting])[0]
+        pictures = self.of(size)
         index = torch.randint(len(pictures), (count,), device=self.device)
         x, y = (random.randrange(length - side + 1) for length in size)
         crops = pictures[index, :, y : y + side, x : x + side]
@@ -134,12 +142,11 @@ def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None)
     tiny = most is not None
     vae = parts.vae.to(device, memory_format=torch.channels_last).train()
     held_out = on_device(compose_chunk(HOLD_OUT_SEED, "scene", SIZES[0], 2 if tiny else 64), device)
-    feed, pictures = Feed(pool, tiny=tiny), Pictures(device)
+    feed, pictures = Feed(pool, tiny=tiny), Pictures(512 if tiny else MOST, device)
     for chunk in feed:
         pictures.take(chunk)
-        if pictures.count >= (1 if tiny else FIRST) and pictures.parts[SIZES[0]]:
+        if pictures.count >= (1 if tiny else FIRST) and pictures.counts[SIZES[0]]:
             break
-    pictures.join()
     say(f"vae: begins with {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
 
     trainer = Trainer([vae], dtype, averaged_over=200)
@@ -151,7 +158,6 @@ def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None)
     def take() -> None:
         for chunk in feed.ready(AT_ONCE):
             pictures.take(chunk)
-        pictures.join()
 
     look = every(REFRESH, take)
     tell = every(TOLD, lambda: say(f"vae: {pictures.count} scenes, {psnr(vae, held_out):.2f} dB"))
@@ -171,7 +177,7 @@ def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None)
         ),
     )
     trainer.finish()
-    vae.register_to_config(scaling_factor=latent_scale(vae, pictures.joined[SIZES[0]][:1024]))
+    vae.register_to_config(scaling_factor=latent_scale(vae, pictures.of(SIZES[0])[:1024]))
     figures |= {"scenes": pictures.count, "psnr": round(psnr(vae, held_out), 2)}
     say(f"vae: {figures}")
     return figures
