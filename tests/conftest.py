@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from comicgen.storyboard import Model
 
 POCKET_MODULES = (
-    *("adapters", "captions", "card", "evaluate", "measures", "networks", "noir", "parts"),
+    *("adapters", "captions", "card", "channels_last", "drawing", "evaluate", "feed", "measures"),
+    *("networks", "noir", "parts"),
     *("people", "person_scenes", "pixels", "pool", "reader", "scenes", "spoil", "training"),
     *("unet_stage", "unseen", "vocabulary"),
 )

@@ -15,6 +15,7 @@ from comicgen import pocket
 
 LIMIT = 40e6
 """Bytes that all weights may have."""
+SHARES = ("training", "unseen", "apart")
 HEADERS = 0.3e6
 """Bytes of their files that are no parameters; a generous guess."""
 
@@ -24,7 +25,7 @@ def scenes(scripts: SimpleNamespace) -> Any:
     """A dozen that training never sees."""
     first, size = scripts.scenes.HOLD_OUT_SEED, scripts.vocabulary.SIZES[0]
     return scripts.unseen.gathered(
-        [scripts.unseen.unseen_scene(False, size, first + n) for n in range(12)]
+        [scripts.unseen.unseen_scene("unseen", size, first + n) for n in range(12)]
     )
 
 
@@ -44,19 +45,47 @@ def test_scenes_have_the_size_that_is_asked_for(scripts: SimpleNamespace) -> Non
         assert scripts.person_scenes.compose_person(7, size).picture.size == size
 
 
-def test_training_never_shows_a_held_out_pair_and_the_held_out_set_shows_nothing_else(
+def test_training_shows_neither_an_unseen_scene_nor_a_held_out_pair(
     scripts: SimpleNamespace,
 ) -> None:
     captions, sizes = scripts.captions, scripts.vocabulary.SIZES
     shown = [captions.imagine(Random(n), sizes[n % len(sizes)]) for n in range(3000)]
-    held = [captions.imagine(Random(n), sizes[0], held=True) for n in range(500)]
+    shown += scripts.pool.compose_chunk(0, "scene", sizes[0], 12).facts
+    unseen, apart = (
+        [captions.imagine(Random(n), sizes[0], share) for n in range(500)]
+        for share in ("unseen", "apart")
+    )
 
-    pairs = {(subject.noun, facts.setting) for facts in shown for subject in facts.subjects}
-    apart = {(subject.noun, facts.setting) for facts in held for subject in facts.subjects}
+    texts = {captions.caption(facts, Random(n)) for n, facts in enumerate(shown)}
+    texts |= {captions.mirrored(text) for text in texts}
+    asked = {captions.caption(facts, Random(n)) for n, facts in enumerate(unseen) for n in (0, 1)}
+    assert not texts & asked
+    assert len(asked) > 500
+
+    pairs, never = (
+        {(subject.noun, facts.setting) for facts in some for subject in facts.subjects}
+        for some in (shown + unseen, apart)
+    )
     assert not any(captions.held_out(*pair) for pair in pairs)
-    assert all(captions.held_out(*pair) for pair in apart)
-    assert {noun for noun, _ in apart} <= {noun for noun, _ in pairs}
-    assert all(len(facts.subjects) == 1 for facts in held)
+    assert all(captions.held_out(*pair) for pair in never)
+    assert {noun for noun, _ in never} <= {noun for noun, _ in pairs}
+    assert all(len(facts.subjects) == 1 for facts in apart)
+
+
+def test_a_scene_is_as_unseen_as_its_mirror_image(scripts: SimpleNamespace) -> None:
+    captions = scripts.captions
+    fox, cat = captions.Subject("fox", "left", "blue"), captions.Subject("cat", "right", "red")
+    turned = captions.Subject("cat", "left", "red"), captions.Subject("fox", "right", "blue")
+    chosen = set()
+    for setting in scripts.vocabulary.SETTINGS:
+        for cast, other in (((fox, cat), turned), ((fox,), turned[1:])):
+            one, mirror = (
+                captions.Facts("comic", setting, "day", None, "medium", each)
+                for each in (cast, other)
+            )
+            assert captions.unseen(one) == captions.unseen(mirror)
+            chosen.add(captions.unseen(one))
+    assert chosen == {True, False}
 
 
 def test_a_mirrored_caption_swaps_left_and_right_and_mirrored_again_is_as_before(
@@ -75,7 +104,9 @@ def test_every_word_of_a_caption_is_known_to_the_package(scripts: SimpleNamespac
     texts = [scripts.vocabulary.DEGRADED]
     for n in range(1500):
         rng = Random(n)
-        texts.append(captions.caption(captions.imagine(rng, sizes[n % len(sizes)], None), rng))
+        texts.append(
+            captions.caption(captions.imagine(rng, sizes[n % len(sizes)], SHARES[n % 3]), rng)
+        )
         name = people.NAMES[n % len(people.NAMES)]
         texts.append(people.person_caption(people.imagine_person(rng, name), rng))
 
@@ -142,6 +173,20 @@ def test_noir_takes_most_of_the_saturation_away(scripts: SimpleNamespace, scenes
     before, after = saturation(scenes.pictures), saturation(in_noir(scenes.pictures))
     assert after.mean() < 0.2 * before.mean()
     assert (after < before).all()
+
+
+def test_noir_keeps_bright_red_and_light_and_dark(scripts: SimpleNamespace) -> None:
+    colours = [(230, 30, 30), (30, 60, 200), (250, 250, 250), (10, 10, 10)]
+    flat = torch.tensor(colours, dtype=torch.uint8).T[None, :, None].repeat_interleave(32, 3)
+    look = scripts.noir.noir(flat.expand(-1, -1, 64, -1))
+    red, blue, white, black = (
+        look[0, :, 8:-8, n + 8 : n + 24].mean((1, 2)) for n in (0, 32, 64, 96)
+    )
+
+    assert red[0] > red[2] + 0.5
+    assert blue.max() - blue.min() < 0.02
+    assert white.min() > 0.5
+    assert black.max() < -0.5
 
 
 def test_lines_agree_with_themselves_and_hardly_with_those_of_another_scene(
@@ -234,3 +279,39 @@ def test_the_card_tells_which_floors_are_reached_and_keeps_what_is_written_by_ha
     assert reached["all weights at most 40 MB"] is True
     text = f"by hand\n{card.BEGIN}\nold\n{card.END}\nby hand too\n"
     assert card.replaced(text, "new") == text.replace("\nold\n", "\n\nnew\n\n")
+
+
+def test_many_pictures_at_once_are_those_that_the_pipeline_draws(scripts: SimpleNamespace) -> None:
+    pipeline = scripts.drawing.load_pipeline(pocket.MODEL, torch.device("cpu"))
+    pipeline.set_progress_bar_config(disable=True)
+    texts, seeds = ["a fox in a forest at night", "a red car on a city street"], [3, 4]
+    ours = scripts.drawing.draw(
+        pipeline, texts, ["blurry", ""], (256, 192), seeds, steps=4, guidance=3.0
+    )
+    for n, seed in enumerate(seeds):
+        theirs = pipeline(
+            texts[n],
+            negative_prompt=["blurry", ""][n],
+            width=256,
+            height=192,
+            num_inference_steps=4,
+            guidance_scale=3.0,
+            generator=torch.Generator().manual_seed(seed),
+            output_type="np",
+        ).images[0]
+        gap = np.abs(ours[n].permute(1, 2, 0).numpy() - 255 * theirs)
+        assert gap.max() < 2
+
+
+def test_a_feed_gives_each_chunk_once_and_tells_of_one_that_cannot_be_read(
+    scripts: SimpleNamespace, tmp_path: Path
+) -> None:
+    sizes, compose = scripts.vocabulary.SIZES, scripts.pool.compose_chunk
+    for n in range(3):
+        compose(n, "scene", sizes[n % 2], 2).write(tmp_path / f"scene-{n}.npz")
+    with scripts.feed.Feed(tmp_path, "scene") as feed:
+        assert sum(len(chunk.captions) for chunk in feed.first(6)) == 6
+        assert list(feed.ready()) == []
+        (tmp_path / "scene-3.npz").write_bytes(b"no archive")
+        with pytest.raises(SystemExit, match="cannot be read"):
+            next(iter(feed))

@@ -20,7 +20,7 @@ from pool import SHARES, Chunk
 from ranks import RANK, RANKS
 from torch import Tensor
 from torch.nn import functional
-from training import Course, Loss, Trainer, batches, device_and_dtype, in_turn, say
+from training import Course, Loss, Trainer, at_random, batches, device_and_dtype, say
 from unet_stage import Denoising, batch_of, encoded, text_states, token_ids
 from vocabulary import SIZES
 
@@ -118,9 +118,9 @@ def _index(count: int, batch: int, device: torch.device) -> Tensor:
 
 def lora_losses(
     parts: Parts, scenes: dict[Size, Scenes], wanted: dict[Size, Tensor], tiny: bool
-) -> list[Loss]:
+) -> dict[Size, Loss]:
     """Losses for the latents `wanted` where the scenes' own would be."""
-    losses = []
+    losses = {}
     for size, each in scenes.items():
         task = Adapting(parts, size, tiny)
 
@@ -128,7 +128,7 @@ def lora_losses(
             index = _index(len(each), task.batch, own.device)
             return task.loss(own[index].float(), task.text(each, index, EMPTY_SHARE))
 
-        losses.append(loss)
+        losses[size] = loss
     return losses
 
 
@@ -150,9 +150,9 @@ def as_if_drawn(slopes: Tensor) -> Tensor:
 
 def lineart_losses(
     parts: Parts, controlnet: ControlNetModel, scenes: dict[Size, Scenes], tiny: bool
-) -> list[Loss]:
+) -> dict[Size, Loss]:
     """Scenes under their own line art; some prompts are left out, some are of another scene."""
-    losses = []
+    losses = {}
     for size, each in scenes.items():
         slopes = torch.cat([steepness(each.pictures[p]) for p in batches(len(each), 256)])
         task = Adapting(parts, size, tiny)
@@ -179,7 +179,7 @@ def lineart_losses(
 
             return task.loss(each.latents[index].float(), task.text(each, told, 0.25), steer)
 
-        losses.append(loss)
+        losses[size] = loss
     return losses
 
 
@@ -197,11 +197,12 @@ def save_lora(unet: UNet2DConditionModel, file: Path) -> None:
 
 
 def _train(
-    name: str, module: torch.nn.Module, losses: list[Loss], course: Course, dtype: torch.dtype
+    name: str, module: torch.nn.Module, losses: dict[Size, Loss], course: Course, dtype: torch.dtype
 ) -> dict:
     trainer = Trainer([module], dtype, averaged_over=300)
-    steps = [trainer.step_of(loss) for loss in losses]
-    figures = trainer.run(name, course, in_turn(steps, SHARES[: len(steps)]))
+    steps = [trainer.step_of(loss) for loss in losses.values()]
+    shares = [SHARES[SIZES.index(size)] for size in losses]
+    figures = trainer.run(name, course, at_random(steps, shares))
     trainer.finish()
     return figures
 
@@ -269,7 +270,8 @@ def train_adapters(
         parts.vae.half()
     tiny = most is not None
     say("adapters: waits for scenes")
-    ordinary = gathered(Feed(pool, "scene"), LINEART_SCENES // RANKS, tiny)
+    with Feed(pool, "scene") as feed:
+        ordinary = gathered(feed, LINEART_SCENES // RANKS, tiny)
     scenes = prepare(parts, ordinary)
     say("adapters: lineart begins")
     course = Course(0.55 * seconds, CONTROLNET_RATE, most=most)
@@ -280,8 +282,8 @@ def train_adapters(
         parts, scenes, wanted, course, folder / "loras" / "noir.safetensors"
     )
     del scenes, wanted
-    shown = (only(chunk, PERSON) for chunk in Feed(pool, "people"))
-    people = gathered(shown, PERSON_SCENES // RANKS, tiny)
+    with Feed(pool, "people") as feed:
+        people = gathered((only(chunk, PERSON) for chunk in feed), PERSON_SCENES // RANKS, tiny)
     others = gathered(ordinary, round(PERSON_SCENES * OTHERS / (1 - OTHERS) / RANKS), tiny)
     scenes = prepare(parts, people + others)
     course = Course(0.25 * seconds, LORA_RATE, most=most)

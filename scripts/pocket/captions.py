@@ -10,10 +10,11 @@ A caption reads `[shot of] subject [and subject] setting [time][, weather], styl
 
 import argparse
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Literal
 from zlib import crc32
 
 import people
@@ -117,25 +118,54 @@ def _fits(noun: str, setting: str) -> bool:
             return setting == "sea"
 
 
-def imagine(rng: Random, size: tuple[int, int], held: bool | None = False) -> Facts:
-    """A random scene for a picture of that size.
+Share = Literal["training", "unseen", "apart"]
+"""Of all scenes: what is trained on; what never is, as a whole, although every part of it is; and
+subjects where training never shows them."""
+UNSEEN = 8
+"""One scene in so many is unseen."""
+_OTHER_SIDE = {"left": "right", "right": "left"}
 
-    held: False keeps every held-out pair away, True has its (only) subject and setting from one,
-    None does not look.
-    """
+
+def imagine(rng: Random, size: tuple[int, int], share: Share = "training") -> Facts:
+    """A random scene of that share for a picture of that size; `apart` has one subject only."""
+    while True:
+        facts = _imagined(rng, size, share == "apart")
+        if share == "apart" or unseen(facts) == (share == "unseen"):
+            return facts
+
+
+def unseen(facts: Facts) -> bool:
+    """Whether no training shows just this scene, nor its mirror image."""
+    turned = tuple(
+        replace(subject, place=_OTHER_SIDE.get(subject.place, subject.place))
+        for subject in reversed(facts.subjects)
+    )
+    key = min(repr(facts), repr(replace(facts, subjects=turned)))
+    return crc32(key.encode()) % UNSEEN == 0
+
+
+def _imagined(rng: Random, size: tuple[int, int], apart: bool) -> Facts:
     style = rng.choices(list(STYLES), STYLE_SHARES)[0]
-    setting = rng.choice(list(SETTINGS))
-    while held and not any(held_out(noun, setting) for noun in fitting(setting)):
+    if apart:
+        noun, setting = rng.choice(_pairs_apart())
+        nouns = [noun]
+    else:
         setting = rng.choice(list(SETTINGS))
+        nouns = [noun for noun in fitting(setting) if not held_out(noun, setting)]
     timeless = setting in TIMELESS
     time = "day" if timeless else rng.choice(list(TIMES))
     weather = rng.choice(WEATHERS) if not timeless and rng.random() < 0.25 else None
-    two = not held and size[0] >= size[1] and rng.random() < BINDING
+    two = not apart and size[0] >= size[1] and rng.random() < BINDING
     shot = "medium" if two else rng.choices(list(SHOTS), [0.6, 0.22, 0.18])[0]
     places = ("left", "right") if two else (rng.choice(PLACES),)
-    nouns = [n for n in fitting(setting) if held is None or held_out(n, setting) == held]
-    cast = tuple(_subject(rng, nouns, place) for place in places)
-    return Facts(style, setting, time, weather, shot, cast)
+    return Facts(
+        style, setting, time, weather, shot, tuple(_subject(rng, nouns, each) for each in places)
+    )
+
+
+@cache
+def _pairs_apart() -> list[tuple[str, str]]:
+    return [(n, setting) for setting in SETTINGS for n in fitting(setting) if held_out(n, setting)]
 
 
 def _subject(rng: Random, nouns: list[str], place: str) -> Subject:

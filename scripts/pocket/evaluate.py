@@ -499,6 +499,8 @@ def main() -> None:
     arguments = parsed()
     folder, device = arguments.folder, torch.device(arguments.device)
     wanted = [name for name in sections_for(folder) if name in arguments.only]
+    if not wanted:
+        raise SystemExit(f"{folder} holds nothing for {' '.join(arguments.only)}.")
     readers = [arguments.reader, *([arguments.who] if "people" in wanted else [])]
     for file in (folder / "model" / "model_index.json", *readers):
         if not file.exists():

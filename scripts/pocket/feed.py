@@ -3,9 +3,11 @@
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from queue import Empty, Queue
+from queue import Empty, Full, Queue
 from threading import Thread
+from zipfile import BadZipFile
 
 import torch
 from pool import Chunk, Pool
@@ -23,23 +25,48 @@ which it does at every call of torch; Python's own 5 ms made steps several times
 
 
 class Feed:
-    """The chunks of a pool as they appear; at most `waiting` of them are kept in memory."""
+    """The chunks of a pool as they appear, until it is closed.
+
+    At most `waiting` of them are kept in memory, and those that are just read.
+    """
 
     def __init__(
-        self, folder: Path, kind: str = "*", waiting: int = 256, tiny: bool = False
+        self,
+        folder: Path,
+        kind: str = "*",
+        waiting: int = 192,
+        tiny: bool = False,
+        shared: bool = True,
     ) -> None:
-        """kind: of chunk, or all; tiny: keep but a few scenes of each chunk."""
+        """kind: of chunk, or all; tiny: keep but a few scenes of each chunk; shared: see `Pool`."""
         self.queue: Queue[Chunk] = Queue(waiting)
         self.tiny = tiny
-        self.pool = Pool(folder, kind)
+        self.pool = Pool(folder, kind, shared)
+        self.closed = False
+        self.fault: Exception | None = None
         sys.setswitchinterval(SWITCH)
         Thread(target=self._read, daemon=True).start()
 
+    def __enter__(self) -> "Feed":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
     def _read(self) -> None:
-        while True:
-            for chunk in self.pool.fresh(64):
-                self.queue.put(chunk.chosen(range(TINY)) if self.tiny else chunk)
-            time.sleep(PATIENCE)
+        try:
+            while not self.closed:
+                for chunk in self.pool.fresh(64):
+                    self._put(chunk.chosen(range(TINY)) if self.tiny else chunk)
+                time.sleep(PATIENCE)
+        except (OSError, ValueError, KeyError, BadZipFile) as fault:
+            self.fault = fault
+
+    def _put(self, chunk: Chunk) -> None:
+        while not self.closed:
+            with suppress(Full):
+                self.queue.put(chunk, timeout=PATIENCE)
+                return
 
     def ready(self, most: int | None = None) -> Iterator[Chunk]:
         """What has arrived; does not wait."""
@@ -47,18 +74,27 @@ class Feed:
             try:
                 yield self.queue.get_nowait()
             except Empty:
+                self._look_for_faults()
                 return
             most = most and most - 1
 
     def __iter__(self) -> Iterator[Chunk]:
         """Every chunk, waited for; ends the program when none comes for long."""
+        began = time.monotonic()
         while True:
             try:
-                yield self.queue.get(timeout=LONG)
+                yield self.queue.get(timeout=PATIENCE)
+                began = time.monotonic()
             except Empty:
-                raise SystemExit(
-                    f"{self.pool.folder}: no new scenes for {LONG} s; fill it with pool.py."
-                ) from None
+                self._look_for_faults()
+                if time.monotonic() - began > LONG:
+                    raise SystemExit(
+                        f"{self.pool.folder}: no new scenes for {LONG} s; fill it with pool.py."
+                    ) from None
+
+    def _look_for_faults(self) -> None:
+        if self.fault:
+            raise SystemExit(f"{self.pool.folder} cannot be read: {self.fault}") from self.fault
 
     def first(self, scenes: int) -> Iterator[Chunk]:
         """So many scenes or a few more, waited for."""

@@ -1,4 +1,4 @@
-"""The look that the `noir` LoRA learns: greys of strong contrast, black ink, and red kept."""
+"""The look that the `noir` LoRA learns: greys of strong contrast, black ink, bright red kept."""
 
 import torch
 from lines import blurred, dilated, steepness

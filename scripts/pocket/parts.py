@@ -21,9 +21,11 @@ def split(folder: Path, parts: Path, mebibytes: int = 15) -> list[Path]:
         archive.add(folder, arcname=".")
     data, size = packed.getvalue(), mebibytes * MEBIBYTE
     parts.mkdir(parents=True, exist_ok=True)
+    for old in parts.glob("part-*"):
+        old.unlink()
     files = []
     for n, start in enumerate(range(0, len(data), size)):
-        files.append(parts / f"part-{n:02}")
+        files.append(parts / f"part-{n:03}")
         files[-1].write_bytes(data[start : start + size])
     return files
 

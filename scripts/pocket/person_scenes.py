@@ -10,7 +10,7 @@ from scenes import ACROSS, LIGHT, SPOTLIGHT, Scene
 from vocabulary import PLACES, SETTINGS, SHOTS, STYLES, TIMELESS, TIMES
 
 HELD_OUT_SETTINGS = ("park", "library", "rooftop", "moon", "kitchen")
-"""Where the LoRA's training never shows anybody."""
+"""Where the LoRA's training never shows the person, though others."""
 SHOWN_SETTINGS = tuple(s for s in SETTINGS if s not in (*HELD_OUT_SETTINGS, "sea", "underwater"))
 STYLE = "comic"
 CLOSE_UP = 0.3

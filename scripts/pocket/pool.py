@@ -8,19 +8,21 @@ scenes, or a file called `stop`.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import numpy.typing as npt
 from captions import Facts, Subject
 from person_scenes import compose_person
 from ranks import mine
-from scenes import compose
+from scenes import HOLD_OUT_SEED, compose
 from vocabulary import SIZES
 
 CHUNK = 64
@@ -56,7 +58,7 @@ class Chunk:
 
     def write(self, file: Path) -> None:
         text = json.dumps([self.kind, self.captions, [asdict(facts) for facts in self.facts]])
-        part = file.with_suffix(".part")
+        part = file.with_suffix(f".{os.getpid()}.part")
         with part.open("wb") as opened:
             np.savez_compressed(opened, pictures=self.pictures, text=np.array(text))
         part.rename(file)
@@ -86,19 +88,18 @@ def compose_chunk(seed: int, kind: str, size: tuple[int, int], count: int = CHUN
 
 
 class Pool:
-    """Reads each chunk of a folder (of one kind, or of all) once, as the files appear.
+    """Reads each chunk of a folder (of one kind, or of all) once, as the files appear."""
 
-    Where several processes train together, each has files of its own.
-    """
-
-    def __init__(self, folder: Path, kind: str = "*") -> None:
-        self.folder, self.kind = folder, kind
+    def __init__(self, folder: Path, kind: str = "*", shared: bool = True) -> None:
+        """shared: with the processes that train together; each has files of its own."""
+        self.folder, self.kind, self.shared = folder, kind, shared
         self.seen: set[str] = set()
 
     def fresh(self, most: int | None = None) -> Iterator[Chunk]:
         """The chunks (at most so many) that were not read before; decompressed in threads."""
         files = sorted(self.folder.glob(f"{self.kind}-*.npz"))
-        files = [each for each in files if mine(each.name) and each.name not in self.seen][:most]
+        ours = [each for each in files if not self.shared or mine(each.name)]
+        files = [each for each in ours if each.name not in self.seen][:most]
         self.seen.update(each.name for each in files)
         with ThreadPoolExecutor(6) as threads:
             yield from threads.map(Chunk.read, files)
@@ -108,6 +109,10 @@ def start_workers(
     folder: Path, workers: int, scenes: int, first: int = 0, people_every: int = PEOPLE_EVERY
 ) -> None:
     """Start processes that compose until the folder is full; they outlive the caller."""
+    if first + workers * SEEDS_OF_A_WORKER > HOLD_OUT_SEED:
+        raise SystemExit(
+            f"Scenes from seed {HOLD_OUT_SEED:,} on are kept for judging: lower --first."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for n in range(workers):
         seed = first + n * SEEDS_OF_A_WORKER
@@ -122,14 +127,15 @@ def start_workers(
 
 
 def _work(folder: Path, seed: int, scenes: int, people_every: int) -> None:
-    """One worker: the sizes in turn, by their shares."""
-    order = [size for size, share in zip(SIZES, SHARES, strict=True) for _ in range(share)]
-    n = 0
-    while not (folder / "stop").exists() and len(list(folder.glob("*.npz"))) * CHUNK < scenes:
+    """One worker: chunks of random sizes, by their shares; not again what is there."""
+    for n in range(SEEDS_OF_A_WORKER // CHUNK):
+        if (folder / "stop").exists() or len(list(folder.glob("*.npz"))) * CHUNK >= scenes:
+            break
         kind = "people" if n % people_every == people_every - 1 else "scene"
-        chunk = compose_chunk(seed + n * CHUNK, kind, order[(n * 7 + seed) % len(order)])
-        chunk.write(folder / f"{kind}-{n:05}-{seed:010}.npz")
-        n += 1
+        file = folder / f"{kind}-{n:05}-{seed:010}.npz"
+        if not file.exists():
+            size = Random(f"{seed} {n}").choices(SIZES, SHARES)[0]
+            compose_chunk(seed + n * CHUNK, kind, size).write(file)
 
 
 def main() -> None:

@@ -59,6 +59,15 @@ def agreed(value: float, device: torch.device) -> float:
     return shared.item()
 
 
+def total(count: int, device: torch.device) -> int:
+    """Of all processes."""
+    if RANKS == 1:
+        return count
+    shared = torch.tensor([count], device=device)
+    dist.all_reduce(shared)
+    return int(shared)
+
+
 def mine(name: str) -> bool:
     """Whether this process reads the file of that name: each file has one reader."""
     return crc32(name.encode()) % RANKS == RANK

@@ -46,8 +46,8 @@ WARMUP = 0.04
 """Share of the time in which the rate rises."""
 PATIENCE = 180
 """Seconds to wait for the first scenes."""
-NOIR_SHARE = 10
-"""One picture in so many is learnt in the noir look, where colours and light cannot be told."""
+NOIR_SHARE = 0.1
+"""Of the pictures: learnt in the noir look, where colours and light cannot be told."""
 GLOBAL = (len(STYLES), len(SETTINGS), len(TIMES))
 ATTRIBUTES = (
     "subject",
@@ -276,7 +276,7 @@ class Supply:
         device: torch.device,
     ) -> None:
         self.feed, self.kinds, self.labels_of, self.device = (
-            Feed(pool, waiting=48),
+            Feed(pool, waiting=48, shared=False),
             kinds,
             labels_of,
             device,
@@ -346,7 +346,7 @@ def scene_loss(forward: Forward, pictures: Tensor, labels: Tensor) -> Tensor:
     """Mean loss of a batch; labels as of `scene_labels`."""
     pictures, turned = varied(pictures)
     labels = torch.where(turned[:, None], labels[:, [0, 1, 2, 5, 4, 3, 8, 7, 6]], labels)
-    dark = len(pictures) // NOIR_SHARE
+    dark = int(len(pictures) * NOIR_SHARE)
     if dark:
         pictures[:dark] = noir((pictures[:dark] + 1) * 127.5)
         labels[:dark, [0, 2, 6, 7, 8]] = UNASKED
@@ -381,13 +381,15 @@ def train_reader(
     most: steps, after which to stop early.
     """
     supply = Supply(pool, ("scene",), scene_labels, device)
-    return _trained(Reader(), supply, scene_loss, seconds, most)
+    with supply.feed:
+        return _trained(Reader(), supply, scene_loss, seconds, most)
 
 
 def train_who(pool: Path, seconds: float, device: torch.device, most: int | None = None) -> Who:
     """Learns from the chunks of people, with as many scenes that show none of them."""
     supply = Supply(pool, ("people", "scene"), who_labels, device)
-    return _trained(Who(), supply, who_loss, seconds, most)
+    with supply.feed:
+        return _trained(Who(), supply, who_loss, seconds, most)
 
 
 def train_readers(

@@ -136,7 +136,7 @@ class Trainer:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(3):  # the rate is zero or gradients alone are made: nothing moves
+            for _ in range(3):  # the rate is zero or gradients alone are made: no weight moves
                 step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
@@ -200,8 +200,8 @@ def every(period: int, work: Callable[[], None]) -> Callable[[], None]:
     return call
 
 
-def in_turn(steps: Sequence[Callable[[], None]], shares: Sequence[float]) -> Callable[[], None]:
-    """A random one of the steps at each call."""
+def at_random(steps: Sequence[Callable[[], None]], shares: Sequence[float]) -> Callable[[], None]:
+    """One of the steps at each call; the same in all processes."""
     rng = random.Random(0)
     return lambda: rng.choices(steps, shares)[0]()
 

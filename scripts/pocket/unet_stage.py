@@ -12,9 +12,10 @@ from feed import Feed, on_device
 from networks import Parts, size_numbers
 from pixels import as_values
 from pool import SHARES, Chunk
+from ranks import total
 from spoil import spoilt
 from torch import Tensor
-from training import Course, Diffusion, Loss, Trainer, device_and_dtype, every, in_turn, say
+from training import Course, Diffusion, Loss, Trainer, at_random, device_and_dtype, every, say
 from vocabulary import DEGRADED, SIZES
 
 RATE = 1.2e-3
@@ -184,36 +185,40 @@ def train_unet(parts: Parts, pool: Path, seconds: float, most: int | None = None
     if device.type == "cuda":
         exchange(parts.vae.half())
     tiny = most is not None
-    feed, library = Feed(pool, "scene", tiny=tiny), Library(parts, device, tiny)
-    for chunk in feed.first(1 if tiny else FIRST):
-        library.take(chunk)
-    say(f"unet: begins with {library.length} latents")
-
-    learning = (parts.unet, parts.text_encoder, parts.text_encoder_2)
-    trainer = Trainer(learning, dtype)
-    steps, shares = [], []
-    for size, share in zip(SIZES, SHARES, strict=True):
-        if not library.entries[size].length:
-            continue
-        batch = 2 if tiny else batch_of(size, BATCH, 32)
-        steps.append(trainer.step_of(unet_loss(parts, library.entries[size], size, batch)))
-        shares.append(share)
-    say("unet: steps are recorded")
-
-    def take() -> None:
-        for chunk in feed.ready(AT_ONCE):
+    library = Library(parts, device, tiny)
+    with Feed(pool, "scene", tiny=tiny) as feed:
+        for chunk in feed.first(1 if tiny else FIRST):
             library.take(chunk)
+        say(f"unet: begins with {library.length} latents")
+        trainer = Trainer((parts.unet, parts.text_encoder, parts.text_encoder_2), dtype)
+        shares = {
+            size: share
+            for size, share in zip(SIZES, SHARES, strict=True)
+            if library.entries[size].length
+        }
+        steps = [
+            trainer.step_of(
+                unet_loss(
+                    parts, library.entries[size], size, 2 if tiny else batch_of(size, BATCH, 32)
+                )
+            )
+            for size in shares
+        ]
+        say("unet: steps are recorded")
 
-    look, any_step = every(REFRESH, take), in_turn(steps, shares)
+        def take() -> None:
+            for chunk in feed.ready(AT_ONCE):
+                library.take(chunk)
 
-    def next_step() -> None:
-        look()
-        any_step()
+        look, any_step = every(REFRESH, take), at_random(steps, list(shares.values()))
 
-    course = Course(seconds, RATE, most)
-    figures = trainer.run("unet", course, next_step)
+        def next_step() -> None:
+            look()
+            any_step()
+
+        figures = trainer.run("unet", Course(seconds, RATE, most=most), next_step)
     trainer.finish()
     parts.vae.float()
-    figures["latents"] = library.length
+    figures["latents"] = total(library.length, device)
     say(f"unet: {figures}")
     return figures

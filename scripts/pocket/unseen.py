@@ -1,4 +1,4 @@
-"""Composed scenes that training never saw: what a finished model is measured with."""
+"""Composed scenes that training never shows: what a finished model is measured with."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from threading import Thread
 
 import numpy as np
 import torch
-from captions import Facts, imagine
+from captions import Facts, Share, imagine
 from people import NAMES
 from person_scenes import HELD_OUT_SETTINGS, compose_person, imagine_person
 from scenes import HOLD_OUT_SEED, Scene, compose
@@ -48,11 +48,11 @@ def composed(count: int, wanted: Iterable[str], people: Iterable[str]) -> dict[s
     people: whom the folder holds LoRAs of. Made by processes of their own, one on each core, so
     this comes before anything touches the GPU.
     """
-    makers: dict[str, Callable[[int], Scene]] = {"any": partial(unseen_scene, False, SIZE)}
+    makers: dict[str, Callable[[int], Scene]] = {"any": partial(unseen_scene, "unseen", SIZE)}
     if "pairs" in wanted:
-        makers["never together"] = partial(unseen_scene, True, SIZE)
+        makers["never together"] = partial(unseen_scene, "apart", SIZE)
     if "sizes" in wanted:
-        makers |= {named(size): partial(unseen_scene, False, size) for size in SIZES[1:]}
+        makers |= {named(size): partial(unseen_scene, "unseen", size) for size in SIZES[1:]}
     if "people" in wanted:
         makers |= {name: partial(unseen_person, name, SIZE) for name in people}
     cores = len(os.sched_getaffinity(0))
@@ -71,13 +71,17 @@ def composed(count: int, wanted: Iterable[str], people: Iterable[str]) -> dict[s
             raise
 
 
-def unseen_scene(held: bool, size: tuple[int, int], seed: int) -> Scene:
-    """held: with one subject, in a setting that training never showed it in."""
-    return compose(seed, size, imagine(Random(seed), size, held))
+def unseen_scene(share: Share, size: tuple[int, int], seed: int) -> Scene:
+    return compose(seed, size, imagine(_facts_of(seed), size, share))
 
 
 def unseen_person(name: str, size: tuple[int, int], seed: int) -> Scene:
-    return compose_person(seed, size, imagine_person(Random(seed), name, HELD_OUT_SETTINGS))
+    return compose_person(seed, size, imagine_person(_facts_of(seed), name, HELD_OUT_SETTINGS))
+
+
+def _facts_of(seed: int) -> Random:
+    """Other numbers than those by which the scene is drawn: else the two would hang together."""
+    return Random(f"facts of {seed}")
 
 
 def _end_with(parent: int) -> None:

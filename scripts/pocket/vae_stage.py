@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,10 +13,11 @@ from networks import Parts
 from noir import noir
 from pixels import as_values
 from pool import SHARES, Chunk, compose_chunk
+from ranks import total
 from scenes import HOLD_OUT_SEED
 from spoil import spoilt
 from torch import Tensor
-from training import Course, Trainer, batches, device_and_dtype, every, in_turn, say
+from training import Course, Trainer, at_random, batches, device_and_dtype, every, say
 from vocabulary import SIZES
 
 RATE = 1e-3
@@ -142,42 +144,39 @@ def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None)
     tiny = most is not None
     vae = parts.vae.to(device, memory_format=torch.channels_last).train()
     held_out = on_device(compose_chunk(HOLD_OUT_SEED, "scene", SIZES[0], 2 if tiny else 64), device)
-    feed, pictures = Feed(pool, tiny=tiny), Pictures(512 if tiny else MOST, device)
-    for chunk in feed:
-        pictures.take(chunk)
-        if pictures.count >= (1 if tiny else FIRST) and pictures.counts[SIZES[0]]:
-            break
-    say(f"vae: begins with {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
-
-    trainer = Trainer([vae], dtype, averaged_over=200)
-    buffers = [torch.zeros(n, 3, side, side, device=device) for side, n in CROPS]
-    if tiny:
-        buffers = [buffer[:2] for buffer in buffers]
-    steps = [trainer.step_of(lambda buffer=buffer: vae_loss(vae, buffer)) for buffer in buffers]
-
-    def take() -> None:
-        for chunk in feed.ready(AT_ONCE):
+    pictures = Pictures(512 if tiny else MOST, device)
+    with Feed(pool, tiny=tiny) as feed:
+        for chunk in feed:
             pictures.take(chunk)
+            if pictures.count >= (1 if tiny else FIRST) and pictures.counts[SIZES[0]]:
+                break
+        say(f"vae: begins with {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
+        trainer = Trainer([vae], dtype, averaged_over=200)
+        buffers = [torch.zeros(2 if tiny else n, 3, side, side, device=device) for side, n in CROPS]
+        steps = [trainer.step_of(lambda buffer=buffer: vae_loss(vae, buffer)) for buffer in buffers]
 
-    look = every(REFRESH, take)
-    tell = every(TOLD, lambda: say(f"vae: {pictures.count} scenes, {psnr(vae, held_out):.2f} dB"))
+        def take() -> None:
+            for chunk in feed.ready(AT_ONCE):
+                pictures.take(chunk)
 
-    def filled(buffer: Tensor, step: Callable[[], None]) -> None:
-        look()
-        tell()
-        buffer.copy_(pictures.crops(buffer.shape[-1], len(buffer)))
-        step()
+        def tell() -> None:
+            say(f"vae: {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
 
-    course = Course(seconds, RATE, most=most)
-    figures = trainer.run(
-        "vae",
-        course,
-        in_turn(
-            [lambda b=b, s=s: filled(b, s) for b, s in zip(buffers, steps, strict=True)], (1, 1)
-        ),
-    )
+        now_and_then = every(REFRESH, take), every(TOLD, tell)
+
+        def filled(buffer: Tensor, step: Callable[[], None]) -> None:
+            for each in now_and_then:
+                each()
+            buffer.copy_(pictures.crops(buffer.shape[-1], len(buffer)))
+            step()
+
+        any_step = at_random(
+            [partial(filled, *pair) for pair in zip(buffers, steps, strict=True)], (1, 1)
+        )
+        figures = trainer.run("vae", Course(seconds, RATE, most=most), any_step)
     trainer.finish()
     vae.register_to_config(scaling_factor=latent_scale(vae, pictures.of(SIZES[0])[:1024]))
-    figures |= {"scenes": pictures.count, "psnr": round(psnr(vae, held_out), 2)}
+    figures["scenes"] = total(pictures.count, device)
+    figures["PSNR of the mean error, dB"] = round(psnr(vae, held_out), 2)
     say(f"vae: {figures}")
     return figures
