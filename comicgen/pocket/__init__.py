@@ -38,10 +38,19 @@ def ships(path: Path) -> bool:
     return path.resolve() in {part.resolve() for part in everything().values()}
 
 
+def words(loras: frozenset[str] = frozenset()) -> frozenset[str]:
+    """The words that the model was trained on, in lower case, and those that shipped LoRAs add.
+
+    loras: their names.
+    """
+    return frozenset(word for word, lora in _words().items() if not lora or lora in loras)
+
+
 @cache
-def words() -> frozenset[str]:
-    """The words that the model was trained on, in lower case."""
-    return frozenset((_HERE / "words.txt").read_text(encoding="utf-8").split())
+def _words() -> dict[str, str]:
+    """Each word with the LoRA that it needs, or with nothing."""
+    lines = (_HERE / "words.txt").read_text(encoding="utf-8").splitlines()
+    return {word: lora for word, _, lora in (line.partition(" ") for line in lines)}
 
 
 def _loras() -> dict[str, Path]:

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 
 from comicgen import pocket
 from comicgen.errors import Place
@@ -29,12 +29,13 @@ def _unknown(panels: Sequence[Panel]) -> Mapping[str, Mapping[str, Place]]:
 
     A panel with a LoRA of the author's own is left out: which words that LoRA knows is not known.
     """
-    ships, unknown_in = cache(pocket.ships), cache(partial(_unknown_in, pocket.words()))
+    ships, known, unknown_in = cache(pocket.ships), cache(pocket.words), cache(_unknown_in)
     unknown: dict[str, dict[str, Place]] = {}
     for panel in panels:
         if all(ships(lora.file) for lora in panel.loras):
+            words = known(frozenset(lora.file.stem for lora in panel.loras))
             for part in f"{panel.prompt} {panel.negative or ''}".split():
-                for word in unknown_in(part):
+                for word in unknown_in(words, part):
                     unknown.setdefault(word, {})[panel.id] = panel.place
     return unknown
 
@@ -45,15 +46,32 @@ def _unknown_in(known: frozenset[str], part: str) -> Sequence[str]:
 
 
 def _words(part: str) -> Sequence[str]:
-    """Runs of letters of any script with their marks, in lower case, without a possessive 's."""
-    lower = part.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    runs = "".join(char if _in_word(char) else " " for char in lower).split()
+    """Runs of letters of any script with their marks, in lower case, without a possessive 's.
+
+    A run that holds a digit, as in 256x256, is none, nor is a single Latin letter, as in T-shirt.
+    """
+    text = unicodedata.normalize("NFC", part.translate(_PLAIN).lower())
+    runs = "".join(char if _in_word(char) else " " for char in text).split()
     words = (run.strip("'").removesuffix("'s") for run in runs)
-    return [word for word in words if any(map(str.isalpha, word))]
+    return [word for word in words if _is_word(word)]
+
+
+def _is_word(run: str) -> bool:
+    letters, digits = (any(map(is_one, run)) for is_one in (str.isalpha, str.isnumeric))
+    return letters and not digits and not (len(run) == 1 and run.isascii())
+
+
+_PLAIN = {
+    **dict.fromkeys(map(ord, "\N{RIGHT SINGLE QUOTATION MARK}\N{MODIFIER LETTER APOSTROPHE}"), "'"),
+    **dict.fromkeys(map(ord, "`\N{ACUTE ACCENT}\N{PRIME}\N{FULLWIDTH APOSTROPHE}"), "'"),
+    ord("\N{SOFT HYPHEN}"): None,
+    **dict.fromkeys(range(ord("\N{VARIATION SELECTOR-1}"), ord("\N{VARIATION SELECTOR-16}") + 1)),
+}
+"""Other apostrophes, and signs that cannot be seen."""
 
 
 def _in_word(char: str) -> bool:
-    return char == "'" or unicodedata.category(char)[0] in "LM"
+    return char == "'" or unicodedata.category(char)[0] in "LMN"
 
 
 def _first(most: int, names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
     python scripts/pocket/captions.py words comicgen/pocket/words.txt
 
-writes every word that the captions can use, one in a line.
+writes every word that the shipped model knows, one in a line, with the LoRA that it needs.
 
 A caption reads `[shot of] subject [and subject] setting [time][, weather], style`, for example
 `close-up of a sleepy fox in a blue shirt waving on the left in a forest at night, flat cartoon`.
@@ -10,6 +10,7 @@ A caption reads `[shot of] subject [and subject] setting [time][, weather], styl
 
 import argparse
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -41,6 +42,8 @@ from vocabulary import (
     WEATHERS,
 )
 
+PERSON = "sophie"
+"""Of `people.py`: the one of the shipped character LoRA, which her name wakes."""
 BINDING = 0.3
 """Share of scenes with two subjects."""
 FUNCTION_WORDS = ("a", "an", "and", "at", "by", "in", "of", "on", "the", "to", "up", "with")
@@ -243,23 +246,28 @@ def with_article(noun: str) -> str:
     return f"{'an' if vowel else 'a'} {noun}"
 
 
-def words() -> list[str]:
-    """Every word of the captions, of scenes and of people, and of `DEGRADED`; sorted."""
-    tables = (SUBJECTS, COLOURS, HUES, POSES, PROPS, MOODS, WEATHERS, people.NAMES)
+def words() -> dict[str, str]:
+    """Every word that the shipped model knows, sorted, with the LoRA that it needs, if any."""
+    tables = (SUBJECTS, COLOURS, HUES, POSES, PROPS, MOODS, WEATHERS, FUNCTION_WORDS)
     spoken = (SETTINGS, TIMES, STYLES, SHOTS, VERBS, _WEATHER_WORDS, _OTHER_TIMES)
     texts = [text for table in tables for text in table]
     texts += [text for table in spoken for text in table.values()]
-    for name in people.NAMES:
-        texts += [*people.EMOTIONS[name], *people.POSES[name]]
-    texts += [DEGRADED, "shirt", "holding", "on the left", "on the right", *FUNCTION_WORDS]
-    return sorted({word for text in texts for word in re.findall("[a-z]+", text)})
+    texts += [DEGRADED, "shirt", "holding", "on the left", "on the right"]
+    person = (PERSON, *people.EMOTIONS[PERSON], *people.POSES[PERSON])
+    known = dict.fromkeys(_words_in(person), PERSON) | dict.fromkeys(_words_in(texts), "")
+    return dict(sorted(known.items()))
+
+
+def _words_in(texts: Iterable[str]) -> list[str]:
+    return re.findall("[a-z]+", " ".join(texts))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the words that captions can use.")
+    parser = argparse.ArgumentParser(description="Write the words that the shipped model knows.")
     parser.add_argument("action", choices=["words"])
     parser.add_argument("file", type=Path)
-    parser.parse_args().file.write_text("".join(f"{word}\n" for word in words()))
+    lines = [f"{word} {lora}".strip() for word, lora in words().items()]
+    parser.parse_args().file.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
