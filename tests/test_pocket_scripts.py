@@ -131,6 +131,10 @@ def test_a_folder_taken_apart_and_put_together_has_the_same_bytes(
     for name in ("a.bin", "inner/b.json"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
+    files[1].unlink()
+    with pytest.raises(SystemExit, match="2 parts, and not all"):
+        scripts.parts.join(tmp_path / "parts", again)
+
 
 def test_a_model_that_is_loaded_used_and_saved_is_as_before(
     scripts: SimpleNamespace, tmp_path: Path

@@ -270,6 +270,8 @@ def train_adapters(
     say("adapters: waits for scenes")
     with Feed(pool, "scene") as feed:
         ordinary = gathered(feed, LINEART_SCENES // RANKS, tiny)
+    with Feed(pool, "people") as feed:
+        people = gathered((only(chunk, PERSON) for chunk in feed), PERSON_SCENES // RANKS, tiny)
     scenes = prepare(parts, ordinary)
     say("adapters: lineart begins")
     course = Course(0.55 * seconds, CONTROLNET_RATE, most=most)
@@ -280,8 +282,6 @@ def train_adapters(
         parts, scenes, wanted, course, folder / "loras" / "noir.safetensors"
     )
     del scenes, wanted
-    with Feed(pool, "people") as feed:
-        people = gathered((only(chunk, PERSON) for chunk in feed), PERSON_SCENES // RANKS, tiny)
     others = gathered(ordinary, round(PERSON_SCENES * OTHERS / (1 - OTHERS) / RANKS), tiny)
     scenes = prepare(parts, people + others)
     course = Course(0.25 * seconds, LORA_RATE, most=most)

@@ -19,6 +19,7 @@ from typing import Literal
 from zlib import crc32
 
 import people
+from plainly import plainly
 from vocabulary import (
     COLOURS,
     DEGRADED,
@@ -271,4 +272,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plainly():
+        main()

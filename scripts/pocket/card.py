@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plainly import plainly
+
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 ATTRIBUTES = {
     "subject": "subject",
@@ -460,4 +462,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plainly(json.JSONDecodeError, KeyError, TypeError):
+        main()

@@ -58,7 +58,9 @@ from networks import SHIPPED
 from noir import in_noir
 from people import NAMES
 from PIL import Image
+from plainly import plainly
 from reader import NO_ONE, Reader, Who, load, read, recognised, score
+from safetensors import SafetensorError
 from scenes import HOLD_OUT_SEED
 from torch import Tensor
 from unseen import SIZE, Scenes, composed, named
@@ -474,13 +476,20 @@ def _set_up() -> None:
         library.disable_progress_bar()
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text} is no number of pictures")
+    return int(text)
+
+
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure a finished pocket model.")
     parser.add_argument("folder", type=Path, nargs="?", default=SHIPPED)
     parser.add_argument("--out", type=Path, default=OUT, help="for the report and the sheets")
-    parser.add_argument("--prompts", type=int, default=1000, help="pictures in a row")
+    parser.add_argument("--prompts", type=_count, default=1000, help="pictures in a row")
     parser.add_argument("--guidance", type=float, default=GUIDANCE)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    there = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    parser.add_argument("--device", choices=there, default=there[-1])
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--reader", type=Path, default=WEIGHTS_FOLDER / "reader.safetensors")
     parser.add_argument("--who", type=Path, default=WEIGHTS_FOLDER / "who.safetensors")
@@ -536,4 +545,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plainly(SafetensorError):
+        main()

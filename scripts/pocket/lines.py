@@ -11,6 +11,7 @@ import argparse
 import numpy as np
 import torch
 from PIL import Image
+from plainly import plainly
 from torch import Tensor
 from torch.nn import functional
 
@@ -64,4 +65,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plainly(ValueError):
+        main()

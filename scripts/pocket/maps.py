@@ -15,6 +15,7 @@ from figures import MIDDLE, NECK, UNITS, figure
 from lines import line_art
 from pen import Pen, paste
 from PIL import Image
+from plainly import plainly
 
 SKY, EARTH, STONE, ROOF, DOOR = "#9fd4f5", "#79b860", "#a9a4b8", "#c0453f", "#5a3a26"
 SKIN = "#f5b04f"
@@ -84,4 +85,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plainly(ValueError):
+        main()

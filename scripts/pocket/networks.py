@@ -1,6 +1,7 @@
 """The parts of the pocket model: small networks of the very classes that SDXL is made of."""
 
 import json
+import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -69,20 +70,23 @@ class Parts:
         return self
 
     def save(self, folder: Path) -> None:
-        """A diffusers folder in float16."""
+        """A diffusers folder in float16, in the place of what is there once it is whole."""
         for network in self.networks:
             network.half()
         for tokenizer in (self.tokenizer, self.tokenizer_2):  # as they came, not as last used
             tokenizer.backend_tokenizer.no_padding()
             tokenizer.backend_tokenizer.no_truncation()
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        new = folder.with_name(f"{folder.name}.new")
         StableDiffusionXLPipeline(
             **parts, force_zeros_for_empty_prompt=False, add_watermarker=False
-        ).save_pretrained(folder)
-        for file in folder.glob("*/config.json"):
+        ).save_pretrained(new)
+        for file in new.glob("*/config.json"):
             config = json.loads(file.read_text())
             config.pop("_name_or_path", None)  # a folder of the machine that trained
             file.write_text(json.dumps(config, indent=2) + "\n")
+        shutil.rmtree(folder, ignore_errors=True)
+        new.rename(folder)
 
     @classmethod
     def load(cls, folder: Path) -> "Parts":

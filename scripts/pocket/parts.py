@@ -11,6 +11,8 @@ import io
 import tarfile
 from pathlib import Path
 
+from plainly import plainly
+
 MEBIBYTE = 1 << 20
 
 
@@ -19,20 +21,24 @@ def split(folder: Path, parts: Path, mebibytes: int = 15) -> list[Path]:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(folder, arcname=".")
-    data, size = packed.getvalue(), mebibytes * MEBIBYTE
+    data, size = packed.getvalue(), max(1, mebibytes) * MEBIBYTE
+    starts = range(0, len(data), size)
     parts.mkdir(parents=True, exist_ok=True)
     for old in parts.glob("part-*"):
         old.unlink()
     files = []
-    for n, start in enumerate(range(0, len(data), size)):
-        files.append(parts / f"part-{n:03}")
+    for n, start in enumerate(starts, 1):
+        files.append(parts / f"part-{n:03}-of-{len(starts):03}")
         files[-1].write_bytes(data[start : start + size])
     return files
 
 
 def join(parts: Path, folder: Path) -> None:
     """Put `folder` together from what `split` wrote."""
-    data = b"".join(file.read_bytes() for file in sorted(parts.glob("part-*")))
+    files = sorted(parts.glob("part-*-of-*"))
+    if not files or len(files) != int(files[0].name.split("-")[-1]):
+        raise SystemExit(f"{parts} holds {len(files)} parts, and not all that were written.")
+    data = b"".join(file.read_bytes() for file in files)
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         archive.extractall(folder, filter="data")
 
@@ -51,4 +57,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plainly(tarfile.TarError):
+        main()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pen import rasterised
 from PIL import Image, ImageDraw
+from plainly import plainly
 
 ART = Path(__file__).parent / "art" / "people.json"
 UNITS = (500, 600)
@@ -110,4 +111,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plainly(ValueError):
+        main()

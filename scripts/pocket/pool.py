@@ -3,7 +3,7 @@
     python scripts/pocket/pool.py DIR [--workers 14] [--scenes 250000] [--first SEED]
 
 A chunk is one `.npz` file of scenes of one kind and size. Workers stop when the folder holds enough
-scenes, or a file called `stop`.
+scenes, or a file called `stop`; those that train.py starts also when it ends.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from captions import Facts, Subject
 from person_scenes import compose_person
+from plainly import plainly
 from ranks import mine
 from scenes import HOLD_OUT_SEED, compose
 from vocabulary import SIZES
@@ -106,30 +107,40 @@ class Pool:
 
 
 def start_workers(
-    folder: Path, workers: int, scenes: int, first: int = 0, people_every: int = PEOPLE_EVERY
+    folder: Path,
+    workers: int,
+    scenes: int,
+    first: int = 0,
+    people_every: int = PEOPLE_EVERY,
+    outlive: bool = True,
 ) -> None:
-    """Start processes that compose until the folder is full; they outlive the caller."""
+    """Start processes that compose until the folder is full, or else the caller has ended."""
     if first + workers * SEEDS_OF_A_WORKER > HOLD_OUT_SEED:
         raise SystemExit(
             f"Scenes from seed {HOLD_OUT_SEED:,} on are kept for judging: lower --first."
         )
     folder.mkdir(parents=True, exist_ok=True)
+    if workers:
+        (folder / "stop").unlink(missing_ok=True)
     for n in range(workers):
         seed = first + n * SEEDS_OF_A_WORKER
         subprocess.Popen(
             [
                 *("nice", sys.executable, __file__, str(folder), f"--seed={seed}"),
                 *(f"--scenes={scenes}", f"--people-every={people_every}"),
+                *([] if outlive else [f"--parent={os.getpid()}"]),
             ],
             start_new_session=True,
             stdout=subprocess.DEVNULL,
         )
 
 
-def _work(folder: Path, seed: int, scenes: int, people_every: int) -> None:
+def _work(folder: Path, seed: int, scenes: int, people_every: int, parent: int | None) -> None:
     """One worker: chunks of random sizes, by their shares; not again what is there."""
     for n in range(SEEDS_OF_A_WORKER // CHUNK):
-        if (folder / "stop").exists() or len(list(folder.glob("*.npz"))) * CHUNK >= scenes:
+        enough = len(list(folder.glob("*.npz"))) * CHUNK >= scenes
+        orphaned = parent not in (None, os.getppid())
+        if enough or orphaned or (folder / "stop").exists():
             break
         kind = "people" if n % people_every == people_every - 1 else "scene"
         file = folder / f"{kind}-{n:05}-{seed:010}.npz"
@@ -146,6 +157,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="seed of the first scene")
     parser.add_argument("--people-every", type=int, default=PEOPLE_EVERY)
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.seed is None:
         start_workers(
@@ -156,8 +168,15 @@ def main() -> None:
             arguments.people_every,
         )
     else:
-        _work(arguments.folder, arguments.seed, arguments.scenes, arguments.people_every)
+        _work(
+            arguments.folder,
+            arguments.seed,
+            arguments.scenes,
+            arguments.people_every,
+            arguments.parent,
+        )
 
 
 if __name__ == "__main__":
-    main()
+    with plainly():
+        main()

@@ -17,6 +17,7 @@ from captions import Facts, Subject, caption, imagine
 from figures import figure, thing
 from pen import Pen, mixed, outlined, paste, sticker, tinted
 from PIL import Image, ImageDraw, ImageOps
+from plainly import plainly
 from vocabulary import MOODS, SIZES, THINGS, TIMELESS
 
 LIGHT = {
@@ -205,4 +206,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plainly(ValueError):
+        main()

@@ -17,9 +17,11 @@ from pathlib import Path
 import torch
 from adapters import train_adapters
 from networks import Parts, new_parts
+from plainly import plainly
 from pool import PEOPLE_EVERY, start_workers
 from ranks import RANK, RANKS, join, leave, meet
 from reader import train_readers
+from safetensors import SafetensorError
 from training import say
 from unet_stage import train_unet
 from vae_stage import train_vae
@@ -32,9 +34,12 @@ QUICK_STEPS = 2
 
 def run(stage: str, work: Path, options: argparse.Namespace) -> None:
     """One stage; leaves its networks in `work` and its figures in work/training.json."""
-    seconds = options.seconds or STAGES[stage]
+    seconds = STAGES[stage] if options.seconds is None else options.seconds
     most = QUICK_STEPS if options.quick else None
-    folder, pool = work / "model", work / "pool"
+    folder, pool, record = work / "model", work / "pool", work / "training.json"
+    if stage in ("unet", "adapters") and not folder.exists():
+        raise SystemExit(f"{folder} is not there: train the stage `vae` first.")
+    stages = json.loads(record.read_text()) if record.exists() else []
     parts = Parts.load(folder) if folder.exists() else new_parts()
     train: Callable[[], dict] = {
         "vae": lambda: train_vae(parts, pool, seconds, most),
@@ -47,10 +52,10 @@ def run(stage: str, work: Path, options: argparse.Namespace) -> None:
     if RANK == 0:
         if stage in ("vae", "unet"):
             parts.save(folder)
-        record = work / "training.json"
-        stages = json.loads(record.read_text()) if record.exists() else []
         figures = {"stage": stage, "processes": RANKS, **figures}
-        record.write_text(json.dumps([*stages, figures], indent=2) + "\n")
+        written = record.with_suffix(".new")
+        written.write_text(json.dumps([*stages, figures], indent=2) + "\n")
+        written.replace(record)
     meet()
 
 
@@ -69,7 +74,14 @@ def main() -> None:
     every = 2 if options.stage == "adapters" or options.quick else PEOPLE_EVERY
     join()
     if RANK == 0:
-        start_workers(options.work / "pool", options.workers, options.scenes, options.first, every)
+        start_workers(
+            options.work / "pool",
+            options.workers,
+            options.scenes,
+            options.first,
+            every,
+            outlive=False,
+        )
     for stage in ALL if options.stage == "all" else [options.stage]:
         say(f"stage {stage}")
         run(stage, options.work, options)
@@ -77,4 +89,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plainly(json.JSONDecodeError, SafetensorError):
+        main()
