@@ -12,6 +12,12 @@ from comicgen.storyboard.story import Model, Panel
 MOST_WORDS = 12
 MOST_PANELS = 3
 """So many are named; of the rest it is told how many there are."""
+_APOSTROPHES = (
+    "`\N{ACUTE ACCENT}\N{RIGHT SINGLE QUOTATION MARK}\N{MODIFIER LETTER APOSTROPHE}"
+    "\N{PRIME}\N{FULLWIDTH APOSTROPHE}"
+)
+_UNSEEN = ["\N{SOFT HYPHEN}", *map(chr, range(0xFE00, 0xFE10))]  # the latter: variation selectors
+_PLAIN = str.maketrans(dict.fromkeys(_APOSTROPHES, "'") | dict.fromkeys(_UNSEEN))
 
 
 def warn_of_words(model: Model, panels: Sequence[Panel], complaints: Complaints) -> None:
@@ -59,15 +65,6 @@ def _words(part: str) -> Sequence[str]:
 def _is_word(run: str) -> bool:
     letters, digits = (any(map(is_one, run)) for is_one in (str.isalpha, str.isnumeric))
     return letters and not digits and not (len(run) == 1 and run.isascii())
-
-
-_PLAIN = {
-    **dict.fromkeys(map(ord, "\N{RIGHT SINGLE QUOTATION MARK}\N{MODIFIER LETTER APOSTROPHE}"), "'"),
-    **dict.fromkeys(map(ord, "`\N{ACUTE ACCENT}\N{PRIME}\N{FULLWIDTH APOSTROPHE}"), "'"),
-    ord("\N{SOFT HYPHEN}"): None,
-    **dict.fromkeys(range(ord("\N{VARIATION SELECTOR-1}"), ord("\N{VARIATION SELECTOR-16}") + 1)),
-}
-"""Other apostrophes, and signs that cannot be seen."""
 
 
 def _in_word(char: str) -> bool:

@@ -199,7 +199,7 @@ def _train(
 ) -> dict:
     trainer = Trainer([module], dtype, averaged_over=300)
     steps = [trainer.step_of(loss) for loss in losses.values()]
-    shares = [SHARES[SIZES.index(size)] for size in losses]
+    shares = [SHARES[size] for size in losses]
     figures = trainer.run(name, course, at_random(steps, shares))
     trainer.finish()
     return figures

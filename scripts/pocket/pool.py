@@ -28,8 +28,8 @@ from vocabulary import SIZES
 
 CHUNK = 64
 """Scenes in a file."""
-SHARES = (6, 3, 3, 3, 3)
-"""How often each of the `SIZES` comes."""
+SHARES = dict(zip(SIZES, (6, 3, 3, 3, 3), strict=True))
+"""How often each size comes."""
 PEOPLE_EVERY = 16
 """One chunk in so many shows the people that LoRAs teach; the VAE should know them too."""
 SEEDS_OF_A_WORKER = 10_000_000
@@ -145,7 +145,7 @@ def _work(folder: Path, seed: int, scenes: int, people_every: int, parent: int |
         kind = "people" if n % people_every == people_every - 1 else "scene"
         file = folder / f"{kind}-{n:05}-{seed:010}.npz"
         if not file.exists():
-            size = Random(f"{seed} {n}").choices(SIZES, SHARES)[0]
+            size = Random(f"{seed} {n}").choices([*SHARES], [*SHARES.values()])[0]
             compose_chunk(seed + n * CHUNK, kind, size).write(file)
 
 

@@ -20,7 +20,7 @@ from networks import Parts, new_parts
 from plainly import plainly
 from pool import PEOPLE_EVERY, start_workers
 from ranks import RANK, RANKS, join, leave, meet
-from reader import train_readers
+from reader_stage import train_readers
 from safetensors import SafetensorError
 from training import say
 from unet_stage import train_unet

@@ -191,11 +191,7 @@ def train_unet(parts: Parts, pool: Path, seconds: float, most: int | None = None
             library.take(chunk)
         say(f"unet: begins with {library.length} latents")
         trainer = Trainer((parts.unet, parts.text_encoder, parts.text_encoder_2), dtype)
-        shares = {
-            size: share
-            for size, share in zip(SIZES, SHARES, strict=True)
-            if library.entries[size].length
-        }
+        shares = {size: share for size, share in SHARES.items() if library.entries[size].length}
         steps = [
             trainer.step_of(
                 unet_loss(
@@ -210,7 +206,7 @@ def train_unet(parts: Parts, pool: Path, seconds: float, most: int | None = None
             for chunk in feed.ready(AT_ONCE):
                 library.take(chunk)
 
-        look, any_step = every(REFRESH, take), at_random(steps, list(shares.values()))
+        look, any_step = every(REFRESH, take), at_random(steps, [*shares.values()])
 
         def next_step() -> None:
             look()

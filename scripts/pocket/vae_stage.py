@@ -1,6 +1,5 @@
 """Trains the VAE on crops of composed scenes, and sets the scale of its latents."""
 
-import math
 import random
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +7,9 @@ from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKL
+from drawing import through_vae
 from feed import Feed, on_device
+from measures import psnr, squared_error
 from networks import Parts
 from noir import noir
 from pixels import as_values
@@ -45,10 +46,10 @@ class Pictures:
         """most: scenes kept, of all sizes by their shares."""
         self.device = device
         self.room = {
-            size: torch.empty(
-                most * share // sum(SHARES), 3, size[1], size[0], dtype=torch.uint8, device=device
+            (w, h): torch.empty(
+                most * share // sum(SHARES.values()), 3, h, w, dtype=torch.uint8, device=device
             )
-            for size, share in zip(SIZES, SHARES, strict=True)
+            for (w, h), share in SHARES.items()
         }
         self.counts = dict.fromkeys(SIZES, 0)
 
@@ -119,15 +120,10 @@ def _slopes(pictures: Tensor) -> tuple[Tensor, Tensor]:
     return pictures[..., 1:] - pictures[..., :-1], pictures[..., 1:, :] - pictures[..., :-1, :]
 
 
-@torch.no_grad()
-def psnr(vae: AutoencoderKL, pictures: Tensor) -> float:
-    """Peak signal to noise ratio, dB, over all of pictures (n, 3, h, w), uint8."""
-    error = []
-    for part in batches(len(pictures), 16):
-        wanted = as_values(pictures[part].to(vae.device))
-        copies = vae.decode(vae.encode(wanted.to(vae.dtype)).latent_dist.mode()).sample
-        error.append(((copies.float().clamp(-1, 1) - wanted) / 2).square().mean((1, 2, 3)))
-    return -10 * math.log10(torch.cat(error).mean().item())
+def decibels(vae: AutoencoderKL, pictures: Tensor) -> float:
+    """PSNR of the mean error over all of pictures (n, 3, h, w), uint8."""
+    copies, _ = through_vae(vae, pictures)
+    return psnr(squared_error(copies, pictures.cpu()).mean()).item()
 
 
 @torch.no_grad()
@@ -150,7 +146,7 @@ def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None)
             pictures.take(chunk)
             if pictures.count >= (1 if tiny else FIRST) and pictures.counts[SIZES[0]]:
                 break
-        say(f"vae: begins with {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
+        say(f"vae: begins with {pictures.count} scenes, {decibels(vae, held_out):.2f} dB")
         trainer = Trainer([vae], dtype, averaged_over=200)
         buffers = [torch.zeros(2 if tiny else n, 3, side, side, device=device) for side, n in CROPS]
         steps = [trainer.step_of(lambda buffer=buffer: vae_loss(vae, buffer)) for buffer in buffers]
@@ -160,7 +156,7 @@ def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None)
                 pictures.take(chunk)
 
         def tell() -> None:
-            say(f"vae: {pictures.count} scenes, {psnr(vae, held_out):.2f} dB")
+            say(f"vae: {pictures.count} scenes, {decibels(vae, held_out):.2f} dB")
 
         now_and_then = every(REFRESH, take), every(TOLD, tell)
 
@@ -177,6 +173,6 @@ def train_vae(parts: Parts, pool: Path, seconds: float, most: int | None = None)
     trainer.finish()
     vae.register_to_config(scaling_factor=latent_scale(vae, pictures.of(SIZES[0])[:1024]))
     figures["scenes"] = total(pictures.count, device)
-    figures["PSNR of the mean error, dB"] = round(psnr(vae, held_out), 2)
+    figures["PSNR of the mean error, dB"] = round(decibels(vae, held_out), 2)
     say(f"vae: {figures}")
     return figures
