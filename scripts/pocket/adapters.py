@@ -36,6 +36,9 @@ LINEART_SCENES, PERSON_SCENES = 3072, 1024
 OTHERS = 0.3
 """Share of the character's training that shows somebody else."""
 EMPTY_SHARE = 0.1
+"""Of prompts left out."""
+OTHER_SHARE = 0.08
+"""Of line art under the prompt of another scene: it is followed all the same."""
 
 Size = tuple[int, int]
 
@@ -157,7 +160,7 @@ def lineart_losses(
 
         def loss(task: Adapting = task, each: Scenes = each, slopes: Tensor = slopes) -> Tensor:
             index = _index(len(each), task.batch, slopes.device)
-            other = torch.rand(len(index), device=index.device) < 0.2
+            other = torch.rand(len(index), device=index.device) < OTHER_SHARE
             told = torch.where(other, _index(len(each), task.batch, index.device), index)
             maps = as_if_drawn(slopes[index])
 
@@ -175,7 +178,7 @@ def lineart_losses(
                     "mid_block_additional_residual": middle,
                 }
 
-            return task.loss(each.latents[index].float(), task.text(each, told, 0.25), steer)
+            return task.loss(each.latents[index].float(), task.text(each, told, EMPTY_SHARE), steer)
 
         losses[size] = loss
     return losses

@@ -34,7 +34,7 @@ NOISE = 1.0
 """Points of a share that count as no change."""
 LEAST = {"subject": 85, "setting": 95, "time": 95, "style": 95, "shirt colour": 80, "side": 90}
 """Percent that the project asks of drawn pictures."""
-COLUMNS = ("stage", "processes", "steps", "seconds", "scenes", "latents", "loss")
+COLUMNS = ("stage", "processes", "on", "steps", "seconds", "scenes", "latents", "loss")
 """Figures of training that have a column; others share the last one."""
 
 Rows = dict[str, dict[str, Any]]
@@ -261,11 +261,12 @@ class Floor:
 
     @classmethod
     def no_fall(cls, asked: str, falls: dict[str, float], most: float) -> "Floor":
-        """falls: changes in points, by their names; none may be below -most."""
+        """falls: changes in points, by their names; none, as printed, may be below -most."""
         if not falls:
             return cls(asked, "not measured", None)
         worst = min(falls, key=lambda name: falls[name])
-        return cls(asked, f"{worst}: {falls[worst]:+.1f} points", falls[worst] >= -most)
+        fall = round(falls[worst], 1)
+        return cls(asked, f"{worst}: {fall:+.1f} points", fall >= -most)
 
 
 def floors(report: Report) -> list[Floor]:
@@ -402,7 +403,7 @@ def training_table(stages: list[dict[str, Any]]) -> str:
         common = {name: value for name, value in stage.items() if name not in inner}
         parts = {name: common | value for name, value in inner.items()}
         rows += [_training_row(*part) for part in (parts or {stage["stage"]: stage}).items()]
-    head = ["stage", "processes", "steps", "seconds", "scenes", "loss", "also"]
+    head = ["stage", "processes", "each on", "steps", "seconds", "scenes", "loss", "also"]
     return table(head, rows)
 
 
@@ -412,6 +413,7 @@ def _training_row(name: str, figures: dict[str, Any]) -> list[str]:
     return [
         f"`{name}`",
         _count(figures.get("processes")),
+        figures.get("on", "-"),
         _count(figures.get("steps")),
         _count(round(figures["seconds"]) if "seconds" in figures else None),
         _count(scenes or None),

@@ -26,7 +26,7 @@ from training import say
 from unet_stage import train_unet
 from vae_stage import train_vae
 
-STAGES = {"vae": 450, "unet": 450, "reader": 60, "adapters": 240}
+STAGES = {"vae": 450, "unet": 450, "reader": 150, "adapters": 240}
 """How many seconds each stage trains unless told otherwise."""
 ALL = ("vae", "unet", "unet", "reader", "adapters")
 QUICK_STEPS = 2
@@ -52,11 +52,17 @@ def run(stage: str, work: Path, options: argparse.Namespace) -> None:
     if RANK == 0:
         if stage in ("vae", "unet"):
             parts.save(folder)
-        figures = {"stage": stage, "processes": RANKS, **figures}
+        figures = {"stage": stage, "processes": RANKS, "on": machine(), **figures}
         written = record.with_suffix(".new")
         written.write_text(json.dumps([*stages, figures], indent=2) + "\n")
         written.replace(record)
     meet()
+
+
+def machine() -> str:
+    """For example `NVIDIA H200, torch 2.11.0`."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return f"{device}, torch {torch.__version__.partition('+')[0]}"
 
 
 def main() -> None:
