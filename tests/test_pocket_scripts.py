@@ -147,7 +147,11 @@ def test_a_model_that_is_loaded_used_and_saved_is_as_before(
     for file in files:
         ours, theirs = (folder / file for folder in (tmp_path, pocket.MODEL))
         if file.suffix == ".json":
-            assert json.loads(ours.read_text()) == json.loads(theirs.read_text()), file
+            saved, shipped = (json.loads(each.read_text()) for each in (ours, theirs))
+            for config in (saved, shipped):  # of the libraries, which may be others here
+                config.pop("transformers_version", None)
+                config.pop("_diffusers_version", None)
+            assert saved == shipped, file
         else:
             assert ours.read_bytes() == theirs.read_bytes(), file
     assert len(files) >= 12

@@ -12,7 +12,7 @@ from pixels import as_pixels, as_values
 from torch import Tensor
 from unet_stage import text_states, token_ids
 
-STEPS, GUIDANCE = 20, 5.0
+STEPS, GUIDANCE = 20, 2.0
 BATCH = {"cuda": 250, "cpu": 8}
 """Pictures that are drawn at once."""
 DECODED = 50

@@ -44,6 +44,8 @@ SCHEDULE = {
     "skip_prk_steps": True,
 }
 """SDXL base's; the last three are read by other samplers than its own."""
+OF_THE_MACHINE = ("_name_or_path", "is_local", "local_files_only")
+"""What the libraries write into configs about where a model was loaded from."""
 
 
 @dataclass
@@ -81,9 +83,10 @@ class Parts:
         StableDiffusionXLPipeline(
             **parts, force_zeros_for_empty_prompt=False, add_watermarker=False
         ).save_pretrained(new)
-        for file in new.glob("*/config.json"):
+        for file in new.glob("*/*config.json"):
             config = json.loads(file.read_text())
-            config.pop("_name_or_path", None)  # a folder of the machine that trained
+            for key in OF_THE_MACHINE:
+                config.pop(key, None)
             file.write_text(json.dumps(config, indent=2) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)
