@@ -22,7 +22,7 @@ from pool import PEOPLE_EVERY, start_workers
 from ranks import RANK, RANKS, join, leave, meet
 from reader_stage import train_readers
 from safetensors import SafetensorError
-from training import say
+from training import hush, say
 from unet_stage import train_unet
 from vae_stage import train_vae
 
@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="seed of the first scene")
     parser.add_argument("--quick", action="store_true", help="a few steps: does it run at all?")
     options = parser.parse_args()
+    hush()
     if options.quick:
         options.workers, options.scenes = min(2, options.workers), 12 * 64
     every = 2 if options.stage == "adapters" or options.quick else PEOPLE_EVERY

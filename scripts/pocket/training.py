@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import diffusers
 import torch
+import transformers
 from channels_last import exchange
 from ranks import RANK, agreed, average, begin_alike
 from torch import Tensor
@@ -24,6 +26,13 @@ GRAPHS = os.environ.get("POCKET_GRAPHS") != "0"
 def say(text: str) -> None:
     if RANK == 0:
         print(f"[{time.monotonic() - START:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def hush() -> None:
+    """No progress bars and warnings of the libraries between what is said."""
+    for library in (diffusers.utils.logging, transformers.utils.logging):
+        library.set_verbosity_error()
+        library.disable_progress_bar()
 
 
 def device_and_dtype() -> tuple[torch.device, torch.dtype]:
