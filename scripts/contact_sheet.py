@@ -1,10 +1,10 @@
-"""Lay out the pictures of an output folder on one sheet: a row for each panel.
+"""Lay out the pictures of an output folder on one sheet, panel after panel by their names.
 
 python scripts/contact_sheet.py outputs/demo sheet.png
 """
 
+import argparse
 import json
-import sys
 from itertools import groupby
 from pathlib import Path
 
@@ -56,4 +56,7 @@ def _paste(rows: list[list[Image.Image]]) -> Image.Image:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="that comicgen rendered into")
+    parser.add_argument("sheet", type=Path, help="the file to write, such as sheet.png")
+    main(**vars(parser.parse_args()))

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from comicgen import pocket
+from comicgen.weights import describe
 
 LIMIT = 40e6
 """Bytes that all weights may have."""
@@ -155,6 +156,20 @@ def test_a_model_that_is_loaded_used_and_saved_is_as_before(
         else:
             assert ours.read_bytes() == theirs.read_bytes(), file
     assert len(files) >= 12
+
+
+def test_a_saved_lora_tells_the_word_that_wakes_it(
+    scripts: SimpleNamespace, tmp_path: Path
+) -> None:
+    unet = scripts.networks.new_parts().unet
+    scripts.adapters.add_lora(unet)
+    for trigger in ("sophie", None):
+        file = tmp_path / f"{trigger}.safetensors"
+        scripts.adapters.save_lora(unet, file, trigger)
+        told = describe(file)
+
+        assert told["trigger_words"] == ([trigger] if trigger else [])
+        assert told["supported"]
 
 
 @pytest.mark.parametrize("kind", ["scene", "people"])

@@ -18,6 +18,8 @@ from peft.utils import get_peft_model_state_dict
 from pixels import as_values
 from pool import SHARES, Chunk
 from ranks import RANK, RANKS
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 from training import Course, Loss, Trainer, at_random, batches, device_and_dtype, say
@@ -189,12 +191,17 @@ def add_lora(unet: UNet2DConditionModel) -> None:
     unet.add_adapter(LoraConfig(r=LORA_RANK, lora_alpha=LORA_RANK, target_modules=LAYERS))
 
 
-def save_lora(unet: UNet2DConditionModel, file: Path) -> None:
+def save_lora(unet: UNet2DConditionModel, file: Path, trigger: str | None) -> None:
+    """trigger: the word that wakes it, which goes into the file's metadata."""
     layers = {k: v.half().contiguous() for k, v in get_peft_model_state_dict(unet).items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     StableDiffusionXLPipeline.save_lora_weights(
         file.parent, unet_lora_layers=layers, weight_name=file.name
     )
+    if trigger:
+        with safe_open(file, "pt") as opened:
+            told = opened.metadata()
+        save_file(load_file(file), file, {**told, "modelspec.trigger_phrase": trigger})
 
 
 def _train(
@@ -249,6 +256,7 @@ def train_lora(
     wanted: dict[Size, Tensor],
     course: Course,
     file: Path,
+    trigger: str | None = None,
 ) -> dict:
     """A LoRA that turns the scenes' captions into the latents `wanted` of each size."""
     _, dtype = device_and_dtype()
@@ -257,7 +265,7 @@ def train_lora(
     losses = lora_losses(worn, scenes, wanted, course.most is not None)
     figures = _train(file.stem, worn.unet, losses, course, dtype)
     if RANK == 0:
-        save_lora(worn.unet, file)
+        save_lora(worn.unet, file, trigger)
     return figures
 
 
@@ -294,6 +302,7 @@ def train_adapters(
         {size: each.latents for size, each in scenes.items()},
         course,
         folder / "loras" / f"{PERSON}.safetensors",
+        trigger=PERSON,
     )
     parts.vae.float()
     return figures

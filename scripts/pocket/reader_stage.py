@@ -269,11 +269,13 @@ def train_readers(
     Returns the seconds, and how much of scenes that training never shows is read rightly.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    began = time.monotonic()
     reader = train_reader(pool, seconds * READER_SHARE, device, most)
     who = train_who(pool, seconds * (1 - READER_SHARE), device, most)
     save(reader, out / "reader.safetensors")
     save(who, out / "who.safetensors")
-    figures = {"seconds": seconds, **examined(reader, EXAMINED if most is None else 2)}
+    took = round(time.monotonic() - began)
+    figures = {"seconds": took, **examined(reader, EXAMINED if most is None else 2)}
     say(f"reader: {figures}")
     return figures
 
