@@ -336,6 +336,7 @@ def test_a_feed_gives_each_chunk_once_and_tells_of_one_that_cannot_be_read(
     with scripts.feed.Feed(tmp_path, "scene") as feed:
         assert sum(len(chunk.captions) for chunk in feed.first(6)) == 6
         assert list(feed.ready()) == []
-        (tmp_path / "scene-3.npz").write_bytes(b"no archive")
+        (tmp_path / "aside").write_bytes(b"no archive")
+        (tmp_path / "aside").rename(tmp_path / "scene-3.npz")
         with pytest.raises(SystemExit, match="cannot be read"):
             next(iter(feed))

@@ -116,6 +116,16 @@ def test_a_panel_with_a_lora_of_one_s_own_is_not_asked_about_its_words(tmp_path:
     assert unknown(tmp_path, text.format(pocket.lora("noir"))) == "'zzfox' (p)"
 
 
+def test_the_words_of_a_shipped_lora_are_known_where_it_is_worn(tmp_path: Path) -> None:
+    text = "panels: [{{id: p, prompt: laughing sophie in a forest{}}}]"
+
+    assert unknown(tmp_path, text.format("")) == "'laughing' (p), 'sophie' (p)"
+    assert unknown(tmp_path, text.format(", loras: [{file: noir}]")) == (
+        "'laughing' (p), 'sophie' (p)"
+    )
+    assert unknown(tmp_path, text.format(", loras: [{file: sophie}]")) == ""
+
+
 def test_signs_that_cannot_be_seen_are_no_part_of_a_word(tmp_path: Path) -> None:
     path = write_story(tmp_path, 'panels: [{id: p, prompt: "fo\\u00adrest fox\\ufe0f"}]')
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from captions import PERSON
 from plainly import plainly
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -318,11 +319,7 @@ def _adapter_floors(report: Report) -> list[Floor]:
     before, after = noir.get("weight 0", {}), noir.get("weight 1", {})
     saturation = after.get("saturation less, %")
     without, with_it = [*negative.values()] or ({}, {})
-    people = {
-        what.removesuffix(": weight 1"): 100 * row["recognised"]
-        for what, row in report.rows("people").items()
-        if what.endswith(": weight 1")
-    }
+    person = report.rows("people").get(f"{PERSON}: weight 1", {})
     return [
         Floor.at_least("F1 of `lineart` at weight 1 at least 0.8", f1, 0.8, ""),
         Floor.at_least("`noir` takes 80 % of the saturation", saturation, 80, " %"),
@@ -331,9 +328,8 @@ def _adapter_floors(report: Report) -> list[Floor]:
             _falls(after, before, ("subject", "setting")),
             10,
         ),
-        *(
-            Floor.at_least(f"`{name}` recognised in 90 %", share, 90, " %")
-            for name, share in people.items()
+        Floor.at_least(
+            f"`{PERSON}` recognised in 90 %", _in_percent(person, "recognised"), 90, " %"
         ),
         Floor.at_least("the negative prompt sharpens by 10 %", with_it.get("change, %"), 10, " %"),
         Floor.no_fall(
@@ -434,9 +430,11 @@ def measured(report: Report, stages: list[dict[str, Any]]) -> str:
             parts += [f"### {title}", make(report)]
     parts += [
         "## How it was trained",
-        "```\npython scripts/pocket/train.py all --work DIR\n```",
-        "The stages, in the order in which they ran; `scripts/pocket/README.md` tells what each "
-        "does.",
+        "Stage after stage, in as many processes and for as many seconds as the table says, by",
+        "```\ntorchrun --nproc-per-node PROCESSES scripts/pocket/train.py STAGE --work DIR "
+        "--seconds SECONDS\n```",
+        "where the last three are the stage `adapters`. `train.py all` runs all of them, in one "
+        "process; `scripts/pocket/README.md` tells what each does.",
         training_table(stages),
     ]
     return "\n\n".join(parts)
@@ -464,5 +462,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with plainly(json.JSONDecodeError, KeyError, TypeError):
+    with plainly(ValueError, KeyError, TypeError):
         main()

@@ -150,7 +150,7 @@ def main() -> None:
     wanted = [name for name in sections_for(folder) if name in arguments.only]
     if not wanted:
         raise SystemExit(f"{folder} holds nothing for {' '.join(arguments.only)}.")
-    readers = [arguments.reader, *([arguments.who] if "people" in wanted else [])]
+    readers = [arguments.reader, arguments.who]
     for file in (folder / "model" / "model_index.json", *readers):
         if not file.exists():
             raise SystemExit(f"{file} is not there; scripts/pocket/train.py makes it.")

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Thread
-from zipfile import BadZipFile
 
 import torch
 from pool import Chunk, Pool
@@ -59,7 +58,7 @@ class Feed:
                 for chunk in self.pool.fresh(64):
                     self._put(chunk.chosen(range(TINY)) if self.tiny else chunk)
                 time.sleep(PATIENCE)
-        except (OSError, ValueError, KeyError, BadZipFile) as fault:
+        except Exception as fault:  # noqa: BLE001 - what numpy, zlib and json make of broken files
             self.fault = fault
 
     def _put(self, chunk: Chunk) -> None:

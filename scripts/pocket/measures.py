@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 from lines import crests, dilated, steepness
-from noir import LUMA
+from noir import luma
 from torch import Tensor
 
 AT_ONCE = 50
@@ -41,10 +41,9 @@ def saturation(pictures: Tensor) -> Tensor:
 
 def sharpness(pictures: Tensor) -> Tensor:
     """Variance of the Laplacian of the luma (0 to 255)."""
-    weights = torch.tensor(LUMA, device=pictures.device).view(3, 1, 1)
-    luma = (pictures.float() * weights).sum(1)
-    around = luma[:, :-2, 1:-1] + luma[:, 2:, 1:-1] + luma[:, 1:-1, :-2] + luma[:, 1:-1, 2:]
-    return (around - 4 * luma[:, 1:-1, 1:-1]).flatten(1).var(1)
+    grey = luma(pictures.float())[:, 0]
+    around = grey[:, :-2, 1:-1] + grey[:, 2:, 1:-1] + grey[:, 1:-1, :-2] + grey[:, 1:-1, 2:]
+    return (around - 4 * grey[:, 1:-1, 1:-1]).flatten(1).var(1)
 
 
 def squared_error(copies: Tensor, pictures: Tensor) -> Tensor:

@@ -88,8 +88,12 @@ class Parts:
             for key in OF_THE_MACHINE:
                 config.pop(key, None)
             file.write_text(json.dumps(config, indent=2) + "\n")
-        shutil.rmtree(folder, ignore_errors=True)
+        old = folder.with_name(f"{folder.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            folder.rename(old)
         new.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
 
     @classmethod
     def load(cls, folder: Path) -> "Parts":

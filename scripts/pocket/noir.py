@@ -9,6 +9,12 @@ LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in luma (ITU-R BT.601)."""
 
 
+def luma(pictures: Tensor) -> Tensor:
+    """(n, 3, h, w) to (n, 1, h, w), float32."""
+    weights = torch.tensor(LUMA, device=pictures.device).view(1, 3, 1, 1)
+    return (pictures * weights).sum(1, keepdim=True)
+
+
 def smoothstep(value: Tensor, low: float, high: float) -> Tensor:
     t = ((value - low) / (high - low)).clamp(0, 1)
     return t * t * (3 - 2 * t)
@@ -31,9 +37,7 @@ def tones(grey: Tensor) -> Tensor:
 def noir(pictures: Tensor) -> Tensor:
     """pictures: (n, 3, h, w), 0 to 255. Returns the same shape, float32, -1 to 1."""
     colours = pictures.float() / 255
-    grey = (colours * torch.tensor(LUMA, device=colours.device).view(1, 3, 1, 1)).sum(
-        1, keepdim=True
-    )
+    grey = luma(colours)
     ink = blurred(dilated(smoothstep(steepness(pictures).float(), 40, 110)))
     shaded = 0.09 + 0.89 * tones(grey) * (1 - 0.85 * ink)
     red = redness(blurred(colours))

@@ -35,8 +35,8 @@ def split(folder: Path, parts: Path, mebibytes: int = 15) -> list[Path]:
 
 def join(parts: Path, folder: Path) -> None:
     """Put `folder` together from what `split` wrote."""
-    files = sorted(parts.glob("part-*-of-*"))
-    if not files or len(files) != int(files[0].name.split("-")[-1]):
+    files = sorted(parts.glob("part-*-of-*"), key=lambda file: (len(file.name), file.name))
+    if not files or not files[-1].match(f"part-{len(files):03}-of-{len(files):03}"):
         raise SystemExit(f"{parts} holds {len(files)} parts, and not all that were written.")
     data = b"".join(file.read_bytes() for file in files)
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:

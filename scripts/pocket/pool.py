@@ -66,9 +66,9 @@ class Chunk:
 
     @classmethod
     def read(cls, file: Path) -> "Chunk":
-        with np.load(file) as opened:
-            kind, captions, facts = json.loads(str(opened["text"]))
-            return cls(kind, opened["pictures"], captions, [_facts(each) for each in facts])
+        with file.open("rb") as opened, np.load(opened) as arrays:
+            kind, captions, facts = json.loads(str(arrays["text"]))
+            return cls(kind, arrays["pictures"], captions, [_facts(each) for each in facts])
 
 
 def _facts(values: dict) -> Facts:
@@ -115,9 +115,10 @@ def start_workers(
     outlive: bool = True,
 ) -> None:
     """Start processes that compose until the folder is full, or else the caller has ended."""
-    if first + workers * SEEDS_OF_A_WORKER > HOLD_OUT_SEED:
+    if not 0 <= first <= HOLD_OUT_SEED - workers * SEEDS_OF_A_WORKER:
         raise SystemExit(
-            f"Scenes from seed {HOLD_OUT_SEED:,} on are kept for judging: lower --first."
+            f"--first {first} does not do: seeds are counted from 0, and scenes from seed "
+            f"{HOLD_OUT_SEED:,} on are kept for judging."
         )
     folder.mkdir(parents=True, exist_ok=True)
     if workers:

@@ -153,7 +153,10 @@ def save(model: nn.Module, file: Path) -> None:
 def load(kind: type[Model], file: Path, device: torch.device) -> Model:
     """A `Reader` or a `Who` from its file, ready to read."""
     model = kind()
-    model.load_state_dict(load_file(file))
+    try:
+        model.load_state_dict(load_file(file))
+    except RuntimeError as error:
+        raise SystemExit(f"{file} does not hold the weights of a {kind.__name__}.") from error
     return model.eval().requires_grad_(False).to(device)
 
 

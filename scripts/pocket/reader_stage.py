@@ -16,10 +16,11 @@ import torch
 from captions import Facts
 from feed import Feed
 from lines import blurred
-from noir import LUMA, noir
+from noir import luma, noir
 from people import NAMES
 from person_scenes import SHOWN_SETTINGS
 from pixels import as_values
+from plainly import a_time, plainly
 from pool import SHARES, Chunk
 from reader import (
     NO_ONE,
@@ -203,15 +204,10 @@ def varied(pictures: Tensor) -> tuple[Tensor, Tensor]:
         small = functional.interpolate(x, scale_factor=0.5 + float(torch.rand(())) / 2, mode="area")
         x = functional.interpolate(small, x.shape[2:], mode="bilinear")
     x = torch.lerp(x, blurred(x), between(-1, 1).clamp(min=0))
-    grey = _luma(x)
+    grey = luma(x)
     x = torch.lerp(grey, x, between(0.8, 1.2)) * between(0.85, 1.15) + between(-0.12, 0.12)
     x = x + torch.randn_like(x) * between(0, 0.06)
     return x.clamp(-1, 1), turned
-
-
-def _luma(pictures: Tensor) -> Tensor:
-    weights = torch.tensor(LUMA, device=pictures.device).view(1, 3, 1, 1)
-    return (pictures * weights).sum(1, keepdim=True)
 
 
 def scene_loss(forward: Forward, pictures: Tensor, labels: Tensor) -> Tensor:
@@ -334,13 +330,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a reader on a pool of composed scenes.")
     parser.add_argument("pool", type=Path)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=a_time, default=60)
     parser.add_argument("--who", action="store_true", help="the one that tells people apart")
     arguments = parser.parse_args()
+    arguments.file.parent.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train = train_who if arguments.who else train_reader
     save(train(arguments.pool, arguments.seconds, device), arguments.file)
 
 
 if __name__ == "__main__":
-    main()
+    with plainly():
+        main()

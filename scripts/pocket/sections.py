@@ -169,12 +169,8 @@ def _three_times(*rows: Tensor) -> list[Tensor]:
     return [row[ten] for ten in tens for row in rows]
 
 
-def _row(what: str, studio: Studio, pictures: Tensor, facts: list[Facts], *only: str) -> Row:
-    return {
-        "what": what,
-        "pictures": len(pictures),
-        **studio.attributes(pictures, facts, *only),
-    }
+def _row(what: str, studio: Studio, pictures: Tensor, facts: list[Facts]) -> Row:
+    return {"what": what, "pictures": len(pictures), **studio.attributes(pictures, facts)}
 
 
 def judge_sizes(studio: Studio) -> list[Row]:

@@ -6,7 +6,7 @@
 
 The stages are `vae`, `unet`, `unet` again, `reader` and `adapters`, none longer than nine minutes.
 Each goes on from what is in DIR, in float16, so that each can have a machine of its own. Scenes
-are composed meanwhile, in DIR/pool, on a fixed number of cores.
+are composed meanwhile, in DIR/pool, by a fixed number of processes.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from adapters import train_adapters
 from networks import Parts, new_parts
-from plainly import plainly
+from plainly import a_time, plainly
 from pool import PEOPLE_EVERY, start_workers
 from ranks import RANK, RANKS, join, leave, meet
 from reader_stage import train_readers
@@ -34,7 +34,7 @@ QUICK_STEPS = 2
 
 def run(stage: str, work: Path, options: argparse.Namespace) -> None:
     """One stage; leaves its networks in `work` and its figures in work/training.json."""
-    seconds = STAGES[stage] if options.seconds is None else options.seconds
+    seconds = options.seconds or STAGES[stage]
     most = QUICK_STEPS if options.quick else None
     folder, pool, record = work / "model", work / "pool", work / "training.json"
     if stage in ("unet", "adapters") and not folder.exists():
@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the pocket model, in stages.")
     parser.add_argument("stage", choices=["all", *STAGES])
     parser.add_argument("--work", type=Path, required=True, help="folder of weights and scenes")
-    parser.add_argument("--seconds", type=float, help="of training, without what surrounds it")
+    parser.add_argument("--seconds", type=a_time, help="of training, without what surrounds it")
     parser.add_argument("--workers", type=int, default=14, help="processes that compose scenes")
     parser.add_argument("--scenes", type=int, default=250_000, help="composed at most")
     parser.add_argument("--first", type=int, default=0, help="seed of the first scene")

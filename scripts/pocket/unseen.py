@@ -1,6 +1,7 @@
 """Composed scenes that training never shows: what a finished model is measured with."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -85,7 +86,8 @@ def _facts_of(seed: int) -> Random:
 
 
 def _end_with(parent: int) -> None:
-    """Let this process end soon after its parent, even if that is killed."""
+    """Let this process end soon after its parent, even if that is killed, and not before."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the parent too
 
     def watch() -> None:
         while os.getppid() == parent:
