@@ -1,6 +1,6 @@
 """Trains the pocket model and what is worn over it, in stages.
 
-    python scripts/pocket/train.py all --work DIR              # one GPU, 35 minutes
+    python scripts/pocket/train.py all --work DIR              # one GPU, 40 minutes
     python scripts/pocket/train.py unet --work DIR --seconds 480
     python scripts/pocket/train.py all --work DIR --quick      # a CPU, minutes: does it run?
 
@@ -26,7 +26,7 @@ from training import hush, say
 from unet_stage import train_unet
 from vae_stage import train_vae
 
-STAGES = {"vae": 450, "unet": 450, "reader": 150, "adapters": 240}
+STAGES = {"vae": 450, "unet": 450, "reader": 240, "adapters": 240}
 """How many seconds each stage trains unless told otherwise."""
 ALL = ("vae", "unet", "unet", "reader", "adapters")
 QUICK_STEPS = 2
