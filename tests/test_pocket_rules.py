@@ -238,7 +238,7 @@ def test_rows_differ_in_what_they_are_of_and_not_in_their_noise(
 
     monkeypatch.setattr(scripts.sections, "draw", draw)
     scenes = scripts.unseen.Scenes(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), ["a", "b"], [])
-    studio = scripts.sections.Studio(tmp_path, tmp_path, pipeline, None, {"any": scenes}, 2.5)
+    studio = scripts.sections.Studio(tmp_path, tmp_path, pipeline, None, None, {"any": scenes}, 2.5)
     first = scripts.scenes.HOLD_OUT_SEED
 
     assert studio.plain is studio.plain

@@ -108,9 +108,11 @@ def test_every_word_of_a_caption_is_known_to_the_package(scripts: SimpleNamespac
         texts.append(
             captions.caption(captions.imagine(rng, sizes[n % len(sizes)], SHARES[n % 3]), rng)
         )
-        texts.append(people.person_caption(people.imagine_person(rng, captions.PERSON), rng))
+        texts.append(
+            people.person_caption(people.imagine_person(rng, scripts.vocabulary.PERSON), rng)
+        )
 
-    with_her = frozenset([captions.PERSON])
+    with_her = frozenset([scripts.vocabulary.PERSON])
     assert set(re.findall("[a-z]+", " ".join(texts))) <= pocket.words(with_her)
     assert [*captions.words()] == sorted(pocket.words(with_her))
     assert {word for word, lora in captions.words().items() if not lora} == pocket.words()

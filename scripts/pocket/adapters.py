@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from captions import PERSON, mirrored
+from captions import mirrored
 from channels_last import exchange
 from diffusers import ControlNetModel, StableDiffusionXLPipeline, UNet2DConditionModel
 from feed import TINY, Feed, on_device
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 from training import Course, Loss, Trainer, at_random, batches, device_and_dtype, say
 from unet_stage import Denoising, batch_of, encoded, text_states, token_ids
-from vocabulary import SIZES
+from vocabulary import PERSON, SIZES
 
 LORA_RANK = 4
 LAYERS = ["to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "conv1", "conv2"]

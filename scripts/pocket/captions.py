@@ -28,6 +28,7 @@ from vocabulary import (
     INDOORS,
     MOODS,
     PAINTED,
+    PERSON,
     PLACES,
     POSES,
     PROPS,
@@ -43,8 +44,6 @@ from vocabulary import (
     WEATHERS,
 )
 
-PERSON = "sophie"
-"""Of `people.py`: the one of the shipped character LoRA, which her name wakes."""
 BINDING = 0.3
 """Share of scenes with two subjects."""
 FUNCTION_WORDS = ("a", "an", "and", "at", "by", "in", "of", "on", "the", "to", "up", "with")

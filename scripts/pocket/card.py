@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from captions import PERSON
 from plainly import plainly
+from vocabulary import PERSON
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 ATTRIBUTES = {

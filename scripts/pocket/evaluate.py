@@ -40,7 +40,7 @@ from plainly import plainly
 from reader import Reader, Who, load
 from safetensors import SafetensorError
 from scenes import HOLD_OUT_SEED
-from sections import SECTIONS, Row, Studio, judge, people_in, sections_for
+from sections import SECTIONS, Row, Studio, people_in, sections_for
 from training import hush
 from unseen import composed
 
@@ -150,7 +150,7 @@ def main() -> None:
     wanted = [name for name in sections_for(folder) if name in arguments.only]
     if not wanted:
         raise SystemExit(f"{folder} holds nothing for {' '.join(arguments.only)}.")
-    readers = [arguments.reader, arguments.who]
+    readers = (arguments.reader, arguments.who)
     for file in (folder / "model" / "model_index.json", *readers):
         if not file.exists():
             raise SystemExit(f"{file} is not there; scripts/pocket/train.py makes it.")
@@ -160,11 +160,11 @@ def main() -> None:
         folder,
         arguments.out,
         load_pipeline(folder / "model", device),
-        load(Reader, readers[0], device),
+        load(Reader, arguments.reader, device),
+        load(Who, arguments.who, device),
         sets,
         arguments.guidance,
     )
-    who = load(Who, readers[1], device) if "people" in wanted else None
     report = {
         "bytes": sizes_of(folder),
         "settings": {
@@ -179,9 +179,9 @@ def main() -> None:
         "environment": environment(device),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for section, rows in judge(studio, who, wanted):
-        show(section, rows)
-        report[section] = rows
+    for section in wanted:
+        report[section] = SECTIONS[section](studio)
+        show(section, report[section])
         (arguments.out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
 
 

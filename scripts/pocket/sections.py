@@ -3,9 +3,9 @@
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -33,7 +33,6 @@ from torch import Tensor
 from unseen import SIZE, Scenes, named
 from vocabulary import DEGRADED, SIZES
 
-SECTIONS = ("vae", "attributes", "pairs", "sizes", "lineart", "noir", "people", "negative", "speed")
 SHEET_COLUMNS = 10
 WEIGHTS = (0.0, 0.5, 1.0)
 SPEED_THREADS = 2
@@ -51,6 +50,7 @@ class Studio:
     out: Path
     pipeline: StableDiffusionXLPipeline
     reader: Reader
+    who: Who
     sets: dict[str, Scenes]
     guidance: float
     copies: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
@@ -241,7 +241,7 @@ def _with_lora(
     return drawn
 
 
-def judge_people(studio: Studio, who: Who) -> list[Row]:
+def judge_people(studio: Studio) -> list[Row]:
     """How often the one whom the prompt names is recognised, in settings new to the LoRA."""
     rows, sheets = [], []
     for n, name in enumerate(NAMES):
@@ -255,12 +255,12 @@ def judge_people(studio: Studio, who: Who) -> list[Row]:
                 {
                     "what": f"{name}: {what}",
                     "pictures": len(pictures),
-                    "recognised": (recognised(who, pictures) == n).float().mean().item(),
+                    "recognised": (recognised(studio.who, pictures) == n).float().mean().item(),
                     **studio.attributes(pictures, scenes.facts, "setting"),
                 }
             )
     scenes = studio.sets["any"]
-    nobody = recognised(who, scenes.pictures) == NO_ONE
+    nobody = recognised(studio.who, scenes.pictures) == NO_ONE
     rows.append(
         {
             "what": "scenes without them: composed, nobody recognised",
@@ -316,24 +316,18 @@ def _timed(studio: Studio, pipeline: StableDiffusionXLPipeline, count: int = 3) 
     }
 
 
-def judge(
-    studio: Studio, who: Who | None, wanted: Sequence[str]
-) -> Iterator[tuple[str, list[Row]]]:
-    """The rows of each section, by its name."""
-    judges: dict[str, Callable[[], list[Row]]] = {
-        "vae": partial(judge_vae, studio),
-        "attributes": partial(judge_attributes, studio),
-        "pairs": partial(judge_pairs, studio),
-        "sizes": partial(judge_sizes, studio),
-        "lineart": partial(judge_lineart, studio),
-        "noir": partial(judge_noir, studio),
-        "negative": partial(judge_negative, studio),
-        "speed": partial(judge_speed, studio),
-    }
-    if who:
-        judges["people"] = partial(judge_people, studio, who)
-    for section in (name for name in SECTIONS if name in wanted):
-        yield section, judges[section]()
+SECTIONS: dict[str, Callable[[Studio], list[Row]]] = {
+    "vae": judge_vae,
+    "attributes": judge_attributes,
+    "pairs": judge_pairs,
+    "sizes": judge_sizes,
+    "lineart": judge_lineart,
+    "noir": judge_noir,
+    "people": judge_people,
+    "negative": judge_negative,
+    "speed": judge_speed,
+}
+"""What gives the rows of each section, in the order of the report."""
 
 
 def lora_file(folder: Path, name: str) -> Path:

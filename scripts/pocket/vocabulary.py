@@ -168,5 +168,7 @@ WEATHERS = ("rainy", "snowy", "foggy", "stormy")
 STYLES = {"flat": "flat cartoon", "comic": "comic book style", "pastel": "pastel drawing"}
 SHOTS = {"medium": "", "close": "close-up of", "wide": "wide shot of"}
 PLACES = ("left", "centre", "right")
+PERSON = "sophie"
+"""Of `people.py`: the one of the shipped character LoRA, which her name wakes."""
 DEGRADED = "blurry, low quality"
 """What the caption of a spoilt picture says; as negative prompt it keeps pictures sharp."""
