@@ -23,7 +23,7 @@ POCKET_MODULES = (
     *("adapters", "captions", "card", "channels_last", "drawing", "evaluate", "feed", "measures"),
     *("networks", "noir", "parts"),
     *("people", "person_scenes", "pixels", "pool", "reader", "reader_stage", "scenes"),
-    *("sections", "spoil", "training"),
+    *("sections", "spoil", "train", "training"),
     *("unet_stage", "unseen", "vocabulary"),
 )
 POCKET_SCRIPTS = Path(__file__).parent.parent / "scripts" / "pocket"

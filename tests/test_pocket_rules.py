@@ -1,5 +1,6 @@
 """The rules that the pocket model's figures rest on: what is held out, said, drawn and counted."""
 
+import json
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from diffusers import StableDiffusionXLControlNetPipeline
+from PIL import Image
 from torch import Tensor
 
 from comicgen import pocket
 
 CPU = torch.device("cpu")
+MAPS = Path(__file__).parent.parent / "storyboards" / "maps"
 
 
 def test_judged_scenes_are_of_the_share_that_they_are_said_to_be(scripts: SimpleNamespace) -> None:
@@ -125,6 +128,27 @@ def test_the_learning_rate_rises_and_then_falls_to_nothing(scripts: SimpleNamesp
     assert course.rate_at(999, 1.0) == pytest.approx(0, abs=1e-9)
 
 
+def test_a_stage_is_told_whether_an_earlier_one_trained_the_same(
+    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The training is stood in for; what a stage leaves is what the next one starts with."""
+    told = []
+
+    def train_unet(*asked: Any) -> dict[str, int]:
+        told.append(asked[-1])
+        return {"steps": len(told)}
+
+    monkeypatch.setattr(scripts.train, "train_unet", train_unet)
+    scripts.networks.new_parts().save(tmp_path / "model")
+    options = SimpleNamespace(seconds=1, quick=True, first=0)
+    for _ in range(3):
+        scripts.train.run("unet", tmp_path, options)
+
+    assert told == [False, True, True]
+    kept = json.loads((tmp_path / "training.json").read_text())
+    assert [(each["stage"], each["steps"]) for each in kept] == [("unet", n) for n in (1, 2, 3)]
+
+
 def test_answers_are_counted_as_the_facts_say(scripts: SimpleNamespace) -> None:
     words, reader, captions = scripts.vocabulary, scripts.reader, scripts.captions
     subjects, places = list(words.SUBJECTS), list(words.PLACES)
@@ -194,8 +218,8 @@ def test_steered_pictures_are_those_of_the_controlnet_pipeline(scripts: SimpleNa
     drawing, prompt = scripts.drawing, "a fox in a forest at night"
     pipeline = drawing.load_pipeline(pocket.MODEL, CPU)
     controlnet = drawing.load_controlnet(pocket.controlnet("lineart"), CPU)
-    maps = torch.zeros(1, 1, 192, 256)
-    maps[:, :, 60:64, 20:200] = 1
+    castle = Image.open(MAPS / "castle.png").convert("L").resize((256, 192))
+    maps = torch.from_numpy(np.asarray(castle) / np.float32(255))[None, None]
     steered = StableDiffusionXLControlNetPipeline.from_pipe(pipeline, controlnet=controlnet)
     steered.set_progress_bar_config(disable=True)
 

@@ -40,10 +40,11 @@ def run(stage: str, work: Path, options: argparse.Namespace) -> None:
     if stage in ("unet", "adapters") and not folder.exists():
         raise SystemExit(f"{folder} is not there: train the stage `vae` first.")
     stages = json.loads(record.read_text()) if record.exists() else []
+    again = any(each["stage"] == stage for each in stages)
     parts = Parts.load(folder) if folder.exists() else new_parts()
     train: Callable[[], dict] = {
         "vae": lambda: train_vae(parts, pool, seconds, most),
-        "unet": lambda: train_unet(parts, pool, seconds, most),
+        "unet": lambda: train_unet(parts, pool, seconds, most, again),
         "reader": lambda: train_readers(pool, work / "readers", seconds, most),
         "adapters": lambda: train_adapters(parts, pool, work, seconds, most),
     }[stage]

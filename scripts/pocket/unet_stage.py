@@ -18,7 +18,8 @@ from torch import Tensor
 from training import Course, Diffusion, Loss, Trainer, at_random, device_and_dtype, every, say
 from vocabulary import DEGRADED, SIZES
 
-RATE = 1.2e-3
+RATE, RATE_AGAIN = 1.2e-3, 5e-4
+"""Of a new network, and of one that an earlier stage trained: the full rate would undo it first."""
 BATCH = 512
 """Pictures of 256x256 in a step; of larger ones fewer."""
 FIRST = 8192
@@ -178,8 +179,13 @@ def unet_loss(parts: Parts, entries: Entries, size: tuple[int, int], batch: int)
     return loss
 
 
-def train_unet(parts: Parts, pool: Path, seconds: float, most: int | None = None) -> dict:
-    """Train the UNet and the text encoders of `parts` in place; returns figures."""
+def train_unet(
+    parts: Parts, pool: Path, seconds: float, most: int | None = None, again: bool = False
+) -> dict:
+    """Train the UNet and the text encoders of `parts` in place; returns figures.
+
+    again: they were trained before.
+    """
     device, dtype = device_and_dtype()
     parts.to(device)
     if device.type == "cuda":
@@ -212,9 +218,10 @@ def train_unet(parts: Parts, pool: Path, seconds: float, most: int | None = None
             look()
             any_step()
 
-        figures = trainer.run("unet", Course(seconds, RATE, most=most), next_step)
+        rate = RATE_AGAIN if again else RATE
+        figures = trainer.run("unet", Course(seconds, rate, most=most), next_step)
     trainer.finish()
     parts.vae.float()
-    figures["latents"] = total(library.length, device)
+    figures |= {"latents": total(library.length, device), "rate": rate}
     say(f"unet: {figures}")
     return figures
