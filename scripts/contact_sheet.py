@@ -15,8 +15,14 @@ HEIGHT, GAP, WIDTH = 160, 6, 1024
 
 def main(folder: Path, sheet: Path) -> None:
     """Write the sheet of `folder` to the file `sheet`."""
-    candidates = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["candidates"]
-    done = (each for each in candidates if each["status"] == "done")
+    file = folder / "manifest.json"
+    try:
+        candidates = json.loads(file.read_text(encoding="utf-8"))["candidates"]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"{file} is no manifest of comicgen render ({error}).") from error
+    done = [each for each in candidates if each["status"] == "done"]
+    if not done:
+        raise SystemExit(f"{folder} holds no finished picture yet: render the storyboard first.")
     strips = [
         [_scaled(folder / each["file"]) for each in panel]
         for _, panel in groupby(done, lambda each: each["panel"])

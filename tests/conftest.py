@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 POCKET_MODULES = (
     *("adapters", "captions", "card", "channels_last", "drawing", "evaluate", "feed", "measures"),
     *("networks", "noir", "parts"),
-    *("people", "person_scenes", "pixels", "pool", "reader", "reader_stage", "scenes"),
+    *("people", "person_scenes", "pixels", "plainly", "pool", "reader", "reader_stage", "scenes"),
     *("sections", "spoil", "train", "training"),
     *("unet_stage", "unseen", "vocabulary"),
 )

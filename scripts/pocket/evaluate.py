@@ -25,6 +25,7 @@ same figures of composed scenes with the same facts.
 import argparse
 import hashlib
 import json
+import math
 import platform
 import sys
 from collections.abc import Iterable
@@ -38,9 +39,9 @@ from drawing import GUIDANCE, STEPS, load_pipeline
 from networks import SHIPPED
 from plainly import plainly
 from reader import Reader, Who, load
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from scenes import HOLD_OUT_SEED
-from sections import SECTIONS, Row, Studio, people_in, sections_for
+from sections import SECTIONS, Row, Studio, people_in, processor, sections_for
 from training import hush
 from unseen import composed
 
@@ -71,7 +72,7 @@ def environment(device: torch.device) -> dict[str, str | int]:
     cards = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
     return {
         "device": cards[0] if cards else "CPU",
-        "processor": _processor(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "precision": "float16" if cards else "float32",
         "python": platform.python_version(),
@@ -81,14 +82,6 @@ def environment(device: torch.device) -> dict[str, str | int]:
         "peft": version("peft"),
         "resvg_py": version("resvg_py"),
     }
-
-
-def _processor() -> str:
-    """The name that Linux tells, else what Python knows."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def show(section: str, rows: list[Row]) -> None:
@@ -122,12 +115,22 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _guidance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is no strength of guidance")
+    return value
+
+
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure a finished pocket model.")
     parser.add_argument("folder", type=Path, nargs="?", default=SHIPPED)
     parser.add_argument("--out", type=Path, default=OUT, help="for the report and the sheets")
     parser.add_argument("--prompts", type=_count, default=1000, help="pictures in a row")
-    parser.add_argument("--guidance", type=float, default=GUIDANCE)
+    parser.add_argument("--guidance", type=_guidance, default=GUIDANCE)
     there = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     parser.add_argument("--device", choices=there, default=there[-1])
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
@@ -154,6 +157,10 @@ def main() -> None:
     for file in (folder / "model" / "model_index.json", *readers):
         if not file.exists():
             raise SystemExit(f"{file} is not there; scripts/pocket/train.py makes it.")
+    for file in readers:
+        with safe_open(file, "pt"):  # tells of a broken one before the scenes are composed
+            pass
+    arguments.out.mkdir(parents=True, exist_ok=True)
     _set_up()
     sets = composed(arguments.prompts, wanted, people_in(folder))
     studio = Studio(
@@ -178,7 +185,6 @@ def main() -> None:
         },
         "environment": environment(device),
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
     for section in wanted:
         report[section] = SECTIONS[section](studio)
         show(section, report[section])
@@ -186,5 +192,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with plainly(SafetensorError):
+    with plainly(KeyError, SafetensorError, ValueError):
         main()

@@ -1,6 +1,7 @@
 """The sections of an evaluation: each draws, measures, and gives a list of rows."""
 
 import copy
+import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -133,7 +134,7 @@ def _vae_row(dtype: str, scenes: Tensor, copies: Tensor, broken: int) -> Row:
 
 
 def judge_attributes(studio: Studio) -> list[Row]:
-    """The composed scene is the ceiling: more the reader cannot tell."""
+    """What is read of the composed scenes tells how far to trust what is read of the drawn."""
     scenes, sources = studio.sets["any"], _sources(studio, "any", studio.plain)
     alone = [scenes.facts[n] for n in scenes.alone]
     studio.sheet("drawn", _three_times(scenes.pictures, studio.plain))
@@ -308,12 +309,22 @@ def _timed(studio: Studio, pipeline: StableDiffusionXLPipeline, count: int = 3) 
         began = time.perf_counter()
         draw(pipeline, [captions[n % len(captions)]], [""], SIZE, [HOLD_OUT_SEED + n])
         took.append(time.perf_counter() - began)
+    name = torch.cuda.get_device_name() if device == "cuda" else processor()
     return {
-        "what": f"{named(SIZE)}, {STEPS} steps, on {device}",
+        "what": f"{named(SIZE)}, {STEPS} steps, on {name}",
+        "device": device,
         "pictures": count,
         "median seconds": statistics.median(took[1:]),
         "threads": torch.get_num_threads(),
     }
+
+
+def processor() -> str:
+    """The name that Linux tells, else what Python knows."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 SECTIONS: dict[str, Callable[[Studio], list[Row]]] = {

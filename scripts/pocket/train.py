@@ -2,11 +2,11 @@
 
     python scripts/pocket/train.py all --work DIR              # one GPU, 40 minutes
     python scripts/pocket/train.py unet --work DIR --seconds 480
-    python scripts/pocket/train.py all --work DIR --quick      # a CPU, minutes: does it run?
+    python scripts/pocket/train.py all --work TRY --quick      # a CPU, minutes: does it run?
 
 The stages are `vae`, `unet`, `unet` again, `reader` and `adapters`, none longer than nine minutes.
-Each goes on from what is in DIR, in float16, so that each can have a machine of its own. Scenes
-are composed meanwhile, in DIR/pool, by a fixed number of processes.
+What one needs of those before is in DIR, in float16, so that each can have a machine of its own.
+Scenes are composed meanwhile, in DIR/pool, by a fixed number of processes.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from ranks import RANK, RANKS, join, leave, meet
 from reader_stage import train_readers
 from safetensors import SafetensorError
 from training import hush, say
-from unet_stage import train_unet
+from unet_stage import RATE, RATE_AGAIN, train_unet
 from vae_stage import train_vae
 
 STAGES = {"vae": 450, "unet": 450, "reader": 240, "adapters": 240}
@@ -33,31 +33,39 @@ QUICK_STEPS = 2
 
 
 def run(stage: str, work: Path, options: argparse.Namespace) -> None:
-    """One stage; leaves its networks in `work` and its figures in work/training.json."""
+    """One stage; leaves its networks in `work`, and its figures, unless quick, in
+    work/training.json.
+    """
     seconds = options.seconds or STAGES[stage]
     most = QUICK_STEPS if options.quick else None
     folder, pool, record = work / "model", work / "pool", work / "training.json"
     if stage in ("unet", "adapters") and not folder.exists():
         raise SystemExit(f"{folder} is not there: train the stage `vae` first.")
     stages = json.loads(record.read_text()) if record.exists() else []
-    again = any(each["stage"] == stage for each in stages)
+    rate = RATE_AGAIN if knows_the_vae(stages) else RATE
     parts = Parts.load(folder) if folder.exists() else new_parts()
     train: Callable[[], dict] = {
         "vae": lambda: train_vae(parts, pool, seconds, most),
-        "unet": lambda: train_unet(parts, pool, seconds, most, again),
+        "unet": lambda: train_unet(parts, pool, seconds, most, rate),
         "reader": lambda: train_readers(pool, work / "readers", seconds, most),
         "adapters": lambda: train_adapters(parts, pool, work, seconds, most),
     }[stage]
     torch.manual_seed(options.first + 1 + RANK)
     figures = train() if RANK == 0 or stage != "reader" else {}
-    if RANK == 0:
-        if stage in ("vae", "unet"):
-            parts.save(folder)
+    if RANK == 0 and stage in ("vae", "unet"):
+        parts.save(folder)
+    if RANK == 0 and not options.quick:
         figures = {"stage": stage, "processes": RANKS, "on": machine(), **figures}
         written = record.with_suffix(".new")
         written.write_text(json.dumps([*stages, figures], indent=2) + "\n")
         written.replace(record)
     meet()
+
+
+def knows_the_vae(stages: list[dict]) -> bool:
+    """Whether the UNet was trained since the VAE was, whose latents it learns."""
+    kinds = [each["stage"] for each in stages if each["stage"] in ("vae", "unet")]
+    return kinds[-1:] == ["unet"]
 
 
 def machine() -> str:
@@ -97,5 +105,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with plainly(json.JSONDecodeError, SafetensorError):
+    with plainly(json.JSONDecodeError, KeyError, SafetensorError, TypeError):
         main()

@@ -180,12 +180,9 @@ def unet_loss(parts: Parts, entries: Entries, size: tuple[int, int], batch: int)
 
 
 def train_unet(
-    parts: Parts, pool: Path, seconds: float, most: int | None = None, again: bool = False
+    parts: Parts, pool: Path, seconds: float, most: int | None = None, rate: float = RATE
 ) -> dict:
-    """Train the UNet and the text encoders of `parts` in place; returns figures.
-
-    again: they were trained before.
-    """
+    """Train the UNet and the text encoders of `parts` in place; returns figures."""
     device, dtype = device_and_dtype()
     parts.to(device)
     if device.type == "cuda":
@@ -218,7 +215,6 @@ def train_unet(
             look()
             any_step()
 
-        rate = RATE_AGAIN if again else RATE
         figures = trainer.run("unet", Course(seconds, rate, most=most), next_step)
     trainer.finish()
     parts.vae.float()
