@@ -45,6 +45,7 @@ def studio(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: 
         added = PLAIN
         if any(negatives):
             assert negatives == [scripts.vocabulary.DEGRADED] * len(texts)
+            assert worn[-1] == 0
             added = NEGATIVE
         elif steering:
             assert steering.controlnet == "lineart"
