@@ -15,11 +15,7 @@ HEIGHT, GAP, WIDTH = 160, 6, 1024
 
 def main(folder: Path, sheet: Path) -> None:
     """Write the sheet of `folder` to the file `sheet`."""
-    file = folder / "manifest.json"
-    try:
-        candidates = json.loads(file.read_text(encoding="utf-8"))["candidates"]
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise SystemExit(f"{file} is no manifest of comicgen render ({error}).") from error
+    candidates = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["candidates"]
     done = [each for each in candidates if each["status"] == "done"]
     if not done:
         raise SystemExit(f"{folder} holds no finished picture yet: render the storyboard first.")
@@ -65,4 +61,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="that comicgen rendered into")
     parser.add_argument("sheet", type=Path, help="the file to write, such as sheet.png")
-    main(**vars(parser.parse_args()))
+    arguments = parser.parse_args()
+    try:
+        main(arguments.folder, arguments.sheet)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        why = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        raise SystemExit(f"No sheet of {arguments.folder} as {arguments.sheet}: {why}") from error

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -318,6 +319,12 @@ def test_the_card_is_what_its_report_and_the_shipped_weights_give(
     weights = evaluate.weights_in(evaluate.SHIPPED)
     assert told["settings"]["weights, SHA-256"] == evaluate.digest(weights)
     assert told["bytes"] == evaluate.sizes_of(evaluate.SHIPPED)
+    at_three = json.loads((MEASURED / "report-guidance-3.json").read_text())["settings"]
+    assert at_three == {
+        **told["settings"],
+        "guidance": 3.0,
+        "command": f"{told['settings']['command']} --guidance 3 --only attributes negative",
+    }
     readers = [evaluate.WEIGHTS_FOLDER / f"{name}.safetensors" for name in ("reader", "who")]
     assert told["settings"]["readers, SHA-256"] == evaluate.digest(readers)
     assert all(floor.reached for floor in card.floors(card.Report(told)))
@@ -342,8 +349,9 @@ def test_judged_sets_are_unseen_and_have_seeds_of_their_own(scripts: SimpleNames
     unseen, captions = scripts.unseen, scripts.captions
     sizes = [unseen.named(size) for size in scripts.vocabulary.SIZES[1:]]
     kinds = ["any", "never together", *sizes, *scripts.people.NAMES]
-    seeds = [seed for kind in kinds for seed in unseen._seeds(kind, unseen.SEEDS_OF_A_SET)[::99999]]
-    assert len(set(seeds)) == len(seeds)
+    ranges = sorted((unseen._seeds(kind, 9999) for kind in kinds), key=lambda seeds: seeds.start)
+    assert all(one.stop <= other.start for one, other in pairwise(ranges))
+    assert ranges[0].start == scripts.scenes.HOLD_OUT_SEED
 
     sets = unseen.composed(2, ["pairs", "sizes", "people"], ["sophie"])
     assert set(sets) == {"any", "never together", *sizes, "sophie"}
@@ -436,8 +444,8 @@ def test_line_art_is_learnt_under_the_prompt_of_its_scene(
             steer(latents, latents, text[0], {})
             seen.append((latents, *text))
 
-    def controlnet(*_: Any, **__: Any) -> tuple[list, None]:
-        seen.append(_[3])
+    def controlnet(_: Any, __: Any, ___: Any, maps: Tensor, **____: Any) -> tuple[list, None]:
+        seen.append(maps)
         return [], None
 
     monkeypatch.setattr(adapters, "Adapting", Task)
@@ -487,8 +495,11 @@ def test_a_person_is_learnt_beside_others(
         names = [caption for each in chunks for caption in each.captions]
         return {size: SimpleNamespace(names=names, pictures=None, latents=None)}
 
-    def train_lora(_: Any, scenes: dict, *__: Any, **___: Any) -> dict:
-        learnt[__[2].stem] = scenes[size].names
+    def train_lora(
+        _: Any, scenes: dict, __: Any, ___: Any, file: Path, trigger: str | None = None
+    ) -> dict:
+        learnt[file.stem] = scenes[size].names
+        assert trigger == (None if file.stem == "noir" else file.stem)
         return {}
 
     parts = SimpleNamespace(to=lambda _: None, vae=SimpleNamespace(float=lambda: None))
@@ -543,7 +554,7 @@ def test_a_picture_goes_through_the_vae_by_the_mode_of_its_latents(
     assert scripts.measures.psnr(error).item() > 29
 
 
-def test_lines_three_pixels_away_are_not_met(scripts: SimpleNamespace) -> None:
+def test_lines_two_pixels_apart_agree_and_eight_do_not(scripts: SimpleNamespace) -> None:
     def edge(at: int) -> Tensor:
         picture = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
         picture[:, :, :, at:] = 255

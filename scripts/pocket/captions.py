@@ -81,7 +81,7 @@ class Facts:
 
 
 def held_out(noun: str, setting: str) -> bool:
-    """Whether the two are never shown together in training: a tenth of all pairs.
+    """Whether the two are never shown together in training: about a tenth of all pairs.
 
     What lives in few settings is shown in all of them.
     """

@@ -29,9 +29,9 @@ ATTRIBUTES = {
     "side": "left, right",
 }
 """Names in the report, and in the card."""
-PARTS = tuple(name for name in ATTRIBUTES if name != "subject")
+COMPARED = tuple(name for name in ATTRIBUTES if name != "subject")
 """Without what mixes scenes of one subject and of two: not every size has both."""
-ALONE = tuple(name for name in PARTS if name != "subject of two")
+OF_ONE = tuple(name for name in COMPARED if name != "subject of two")
 """What is asked of scenes with one subject."""
 NOISE = 1.0
 """Points of a share that count as no change."""
@@ -139,7 +139,7 @@ def pairs_table(report: Report) -> str:
                 signed(points(apart[name], trained.get(name))),
                 percent(ceiling[name]),
             ]
-            for name in ALONE
+            for name in OF_ONE
         ],
     )
 
@@ -151,9 +151,9 @@ def _trained_and_apart(report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def sizes_table(report: Report) -> str:
     return table(
-        ["size", *(ATTRIBUTES[name] for name in PARTS)],
+        ["size", *(ATTRIBUTES[name] for name in COMPARED)],
         [
-            [what, *(percent(row.get(name)) for name in PARTS)]
+            [what, *(percent(row.get(name)) for name in COMPARED)]
             for what, row in report.rows("sizes").items()
         ],
     )
@@ -309,7 +309,7 @@ def _comparisons(report: Report) -> list[Floor]:
         f"{what.split(':')[0]}, {name}": fall
         for what, row in rows.items()
         if what.endswith(": drawn") and row is not square
-        for name, fall in _falls(row, square, PARTS).items()
+        for name, fall in _falls(row, square, COMPARED).items()
     }
     return [
         Floor.no_fall(
@@ -392,13 +392,14 @@ def circumstances(report: Report) -> str:
             set_to["command"],
             "```",
             "",
-            f"so that every row is of {set_to['prompts']} pictures, with facts and noise from seed "
+            f"on sets of {set_to['prompts']} prompts, with facts and noise from seed "
             f"{set_to['first seed']} on, Euler, {set_to['steps']} steps, guidance "
-            f"{set_to['guidance']:g}. Seconds on a CPU are of float32. What a picture shows is "
-            "told by two small networks in `scripts/pocket/weights/`, which learnt from composed "
-            "scenes alone. They choose the likeliest of the known words, and so overlook what was "
-            "not asked for; what they read of composed scenes with the same facts tells how "
-            "far to trust them. Points are differences of shares before they are rounded; a floor "
+            f"{set_to['guidance']:g}. Not every question is asked of every picture. Seconds are "
+            "medians of three, on a CPU in float32. What a picture shows is told by two small "
+            "networks in `scripts/pocket/weights/`, which learnt from composed scenes alone. They "
+            "choose the likeliest of the known words, and so overlook what was not asked for; "
+            "what they read of composed scenes with the same facts tells how far to trust them. "
+            "Points are differences of shares before they are rounded; a floor "
             "is judged by what is printed.",
             "",
             "SHA-256 of the files `*.safetensors`, one after the other by their paths: "
@@ -450,8 +451,8 @@ def measured(report: Report, stages: list[dict[str, Any]]) -> str:
         "Stage after stage, in as many processes and for as many seconds as the table says, by",
         "```\ntorchrun --nproc-per-node PROCESSES scripts/pocket/train.py STAGE --work DIR "
         "--seconds SECONDS\n```",
-        "`train.py all` runs all of them, in one process; `scripts/pocket/README.md` tells what "
-        "each does.",
+        "where the stage `adapters` has a row for each. `train.py all` runs all of them, in one "
+        "process; `scripts/pocket/README.md` tells what each does.",
         training_table(stages),
     ]
     return "\n\n".join(parts)
@@ -466,14 +467,24 @@ def replaced(card: str, text: str) -> str:
     return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
 
 
+def _read(file: Path, kind: type) -> Any:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SystemExit(f"{file} holds no JSON ({error}).") from error
+    if not isinstance(value, kind) or not value:
+        raise SystemExit(f"{file} holds no record: evaluate.py and train.py write what is needed.")
+    return value
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the measured part of the model card.")
     parser.add_argument("report", type=Path)
     parser.add_argument("training", type=Path)
     parser.add_argument("card", type=Path)
     arguments = parser.parse_args()
-    report = Report(json.loads(arguments.report.read_text()))
-    stages = json.loads(arguments.training.read_text())
+    report = Report(_read(arguments.report, dict))
+    stages = _read(arguments.training, list)
     card = arguments.card.read_text(encoding="utf-8")
     arguments.card.write_text(replaced(card, measured(report, stages)), encoding="utf-8")
 

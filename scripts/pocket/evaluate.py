@@ -147,6 +147,15 @@ def _command(arguments: argparse.Namespace) -> str:
     return f"python scripts/pocket/evaluate.py --prompts {arguments.prompts}{strength}{only}"
 
 
+def _told_if_broken(file: Path) -> None:
+    """Before the scenes are composed."""
+    try:
+        with safe_open(file, "pt"):
+            pass
+    except (OSError, SafetensorError) as error:
+        raise SystemExit(f"{file} cannot be read ({error}).") from error
+
+
 def main() -> None:
     arguments = parsed()
     folder, device = arguments.folder, torch.device(arguments.device)
@@ -157,9 +166,8 @@ def main() -> None:
     for file in (folder / "model" / "model_index.json", *readers):
         if not file.exists():
             raise SystemExit(f"{file} is not there; scripts/pocket/train.py makes it.")
-    for file in readers:
-        with safe_open(file, "pt"):  # tells of a broken one before the scenes are composed
-            pass
+    for file in (*readers, *weights_in(folder)):
+        _told_if_broken(file)
     arguments.out.mkdir(parents=True, exist_ok=True)
     _set_up()
     sets = composed(arguments.prompts, wanted, people_in(folder))
@@ -192,5 +200,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with plainly(KeyError, SafetensorError, ValueError):
+    with plainly(SafetensorError):
         main()

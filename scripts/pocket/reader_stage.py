@@ -275,7 +275,10 @@ def train_readers(
     took = round(time.monotonic() - began)
     shares = examined(reader, EXAMINED if most is None else 2)
     say(f"reader: after {took} s it reads of unseen scenes {shares}")
-    return {"seconds": took, "worst attribute of unseen scenes, %": 100 * min(shares.values())}
+    return {
+        "seconds": took,
+        "worst attribute of unseen scenes, %": round(100 * min(shares.values()), 1),
+    }
 
 
 def examined(reader: Reader, count: int) -> dict[str, float]:

@@ -311,7 +311,7 @@ def _timed(studio: Studio, pipeline: StableDiffusionXLPipeline, count: int = 3) 
         took.append(time.perf_counter() - began)
     name = torch.cuda.get_device_name() if device == "cuda" else processor()
     return {
-        "what": f"{named(SIZE)}, {STEPS} steps, on {name}",
+        "what": f"{named(SIZE)}, {STEPS} steps, on {name}, torch {torch.__version__}",
         "device": device,
         "pictures": count,
         "median seconds": statistics.median(took[1:]),

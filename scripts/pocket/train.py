@@ -41,8 +41,8 @@ def run(stage: str, work: Path, options: argparse.Namespace) -> None:
     folder, pool, record = work / "model", work / "pool", work / "training.json"
     if stage in ("unet", "adapters") and not folder.exists():
         raise SystemExit(f"{folder} is not there: train the stage `vae` first.")
-    stages = json.loads(record.read_text()) if record.exists() else []
-    rate = RATE_AGAIN if knows_the_vae(stages) else RATE
+    stages = recorded(record)
+    rate = RATE_AGAIN if unet_goes_on(stages) else RATE
     parts = Parts.load(folder) if folder.exists() else new_parts()
     train: Callable[[], dict] = {
         "vae": lambda: train_vae(parts, pool, seconds, most),
@@ -62,7 +62,18 @@ def run(stage: str, work: Path, options: argparse.Namespace) -> None:
     meet()
 
 
-def knows_the_vae(stages: list[dict]) -> bool:
+def recorded(file: Path) -> list[dict]:
+    """What earlier stages left in the file, if there is one."""
+    if not file.exists():
+        return []
+    try:
+        stages = json.loads(file.read_text(encoding="utf-8"))
+        return [{"stage": each["stage"], **each} for each in stages]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{file} holds no record of stages ({error}).") from error
+
+
+def unet_goes_on(stages: list[dict]) -> bool:
     """Whether the UNet was trained since the VAE was, whose latents it learns."""
     kinds = [each["stage"] for each in stages if each["stage"] in ("vae", "unet")]
     return kinds[-1:] == ["unet"]
@@ -86,6 +97,8 @@ def main() -> None:
     options = parser.parse_args()
     hush()
     if options.quick:
+        if (options.work / "training.json").exists():
+            parser.error(f"--quick would spoil what was trained in {options.work}")
         options.workers, options.scenes = min(2, options.workers), 12 * 64
     every = 2 if options.stage == "adapters" or options.quick else PEOPLE_EVERY
     join()
@@ -105,5 +118,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with plainly(json.JSONDecodeError, KeyError, SafetensorError, TypeError):
+    with plainly(SafetensorError):
         main()
