@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,8 +19,7 @@ from peft.utils import get_peft_model_state_dict
 from pixels import as_values
 from pool import SHARES, Chunk
 from ranks import RANK, RANKS
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 from training import Course, Loss, Trainer, at_random, batches, device_and_dtype, say
@@ -195,14 +195,14 @@ def add_lora(unet: UNet2DConditionModel) -> None:
 def save_lora(unet: UNet2DConditionModel, file: Path, trigger: str | None) -> None:
     """trigger: the word that wakes it, which goes into the file's metadata."""
     layers = {k: v.half().contiguous() for k, v in get_peft_model_state_dict(unet).items()}
+    told = {"format": "pt"} | ({"modelspec.trigger_phrase": trigger} if trigger else {})
     file.parent.mkdir(parents=True, exist_ok=True)
     StableDiffusionXLPipeline.save_lora_weights(
-        file.parent, unet_lora_layers=layers, weight_name=file.name
+        file.parent,
+        unet_lora_layers=layers,
+        weight_name=file.name,
+        save_function=partial(save_file, metadata=told),
     )
-    if trigger:
-        with safe_open(file, "pt") as opened:
-            told = opened.metadata()
-        save_file(load_file(file), file, {**told, "modelspec.trigger_phrase": trigger})
 
 
 def _train(

@@ -25,10 +25,10 @@ same figures of composed scenes with the same facts.
 import argparse
 import hashlib
 import json
-import math
 import platform
 import sys
 from collections.abc import Iterable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -37,7 +37,7 @@ import torch
 import transformers
 from drawing import GUIDANCE, STEPS, load_pipeline
 from networks import SHIPPED
-from plainly import plainly
+from plainly import a_number, plainly
 from reader import Reader, Who, load
 from safetensors import SafetensorError, safe_open
 from scenes import HOLD_OUT_SEED
@@ -115,22 +115,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _guidance(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text} is no strength of guidance")
-    return value
-
-
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure a finished pocket model.")
     parser.add_argument("folder", type=Path, nargs="?", default=SHIPPED)
     parser.add_argument("--out", type=Path, default=OUT, help="for the report and the sheets")
     parser.add_argument("--prompts", type=_count, default=1000, help="pictures in a row")
-    parser.add_argument("--guidance", type=_guidance, default=GUIDANCE)
+    strength = partial(a_number, what="strength of guidance")
+    parser.add_argument("--guidance", type=strength, default=GUIDANCE)
     there = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     parser.add_argument("--device", choices=there, default=there[-1])
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)

@@ -1,22 +1,37 @@
 """One sentence for what whoever runs a script can mend, where a traceback would stand."""
 
+import json
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import inf
+from functools import partial
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 
-def a_time(text: str) -> float:
-    """Seconds, as an argument gives them."""
+def a_number(text: str, what: str = "number", above: float = -inf) -> float:
+    """A finite one, as an argument gives it. what: its name, should it be none."""
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value < inf:
-        raise ArgumentTypeError(f"{text} is no time in seconds")
+        value = nan
+    if not above < value < inf:
+        raise ArgumentTypeError(f"{text} is no {what}")
     return value
+
+
+a_time = partial(a_number, what="time in seconds", above=0)
+"""Seconds, as an argument gives them."""
+
+
+def read_json(file: Path) -> Any:
+    """What a file of JSON holds, or the end of the program."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SystemExit(f"{file} holds no JSON ({error}).") from error
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from adapters import train_adapters
 from networks import Parts, new_parts
-from plainly import a_time, plainly
+from plainly import a_time, plainly, read_json
 from pool import PEOPLE_EVERY, start_workers
 from ranks import RANK, RANKS, join, leave, meet
 from reader_stage import train_readers
@@ -67,9 +67,8 @@ def recorded(file: Path) -> list[dict]:
     if not file.exists():
         return []
     try:
-        stages = json.loads(file.read_text(encoding="utf-8"))
-        return [{"stage": each["stage"], **each} for each in stages]
-    except (ValueError, KeyError, TypeError) as error:
+        return [{"stage": each["stage"], **each} for each in read_json(file)]
+    except (KeyError, TypeError) as error:
         raise SystemExit(f"{file} holds no record of stages ({error}).") from error
 
 
