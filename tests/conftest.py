@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from comicgen.storyboard import Model
 
 POCKET_MODULES = (
-    *("adapters", "captions", "card", "channels_last", "drawing", "evaluate", "feed", "measures"),
-    *("networks", "noir", "parts"),
+    *("adapters", "captions", "card", "channels_last", "drawing", "evaluate", "feed", "floors"),
+    *("measures", "networks", "noir", "parts"),
     *("people", "person_scenes", "pixels", "plainly", "pool", "reader", "reader_stage", "scenes"),
     *("sections", "spoil", "train", "training"),
     *("unet_stage", "unseen", "vocabulary"),

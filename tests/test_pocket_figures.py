@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from comicgen import pocket
@@ -277,7 +276,7 @@ def report() -> dict[str, Any]:
 
 
 def test_every_floor_is_judged_by_the_row_that_it_is_of(scripts: SimpleNamespace) -> None:
-    floors = scripts.card.floors(scripts.card.Report(report()))
+    floors = scripts.floors.floors(scripts.floors.Report(report()))
 
     assert [floor.measured for floor in floors] == [
         "29.5 dB",
@@ -297,7 +296,7 @@ def test_every_floor_is_judged_by_the_row_that_it_is_of(scripts: SimpleNamespace
 
 
 def test_a_floor_is_judged_by_what_is_printed(scripts: SimpleNamespace) -> None:
-    floor, signed = scripts.card.Floor, scripts.card.signed
+    floor, signed = scripts.floors.Floor, scripts.floors.signed
 
     assert floor.at_least("", 94.96, 95, " %") == floor("", "95.0 %", True)
     assert floor.at_least("", 94.94, 95, " %") == floor("", "94.9 %", False)
@@ -310,12 +309,12 @@ def test_a_floor_is_judged_by_what_is_printed(scripts: SimpleNamespace) -> None:
 def test_the_card_is_what_its_report_and_the_shipped_weights_give(
     scripts: SimpleNamespace,
 ) -> None:
-    card, evaluate = scripts.card, scripts.evaluate
+    card, evaluate, floors = scripts.card, scripts.evaluate, scripts.floors
     told = json.loads((MEASURED / "report.json").read_text())
     stages = json.loads((MEASURED / "training.json").read_text())
     shipped = (ROOT / "comicgen" / "pocket" / "README.md").read_text(encoding="utf-8")
 
-    assert shipped == card.replaced(shipped, card.measured(card.Report(told), stages))
+    assert shipped == card.replaced(shipped, card.measured(floors.Report(told), stages))
     weights = evaluate.weights_in(evaluate.SHIPPED)
     assert told["settings"]["weights, SHA-256"] == evaluate.digest(weights)
     assert told["bytes"] == evaluate.sizes_of(evaluate.SHIPPED)
@@ -327,7 +326,7 @@ def test_the_card_is_what_its_report_and_the_shipped_weights_give(
     }
     readers = [evaluate.WEIGHTS_FOLDER / f"{name}.safetensors" for name in ("reader", "who")]
     assert told["settings"]["readers, SHA-256"] == evaluate.digest(readers)
-    assert all(floor.reached for floor in card.floors(card.Report(told)))
+    assert all(floor.reached for floor in floors.floors(floors.Report(told)))
 
 
 def test_all_weights_are_counted_and_digested(scripts: SimpleNamespace, tmp_path: Path) -> None:
@@ -379,39 +378,6 @@ def test_a_reader_is_examined_on_unseen_scenes(
     assert all(0 <= share <= 1 for share in shares.values())
 
 
-def test_a_noir_picture_teaches_nothing_of_colours_and_light(
-    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage, reader = scripts.reader_stage, scripts.reader
-    monkeypatch.setattr(stage, "NOIR_SHARE", 1.0)
-    words = scripts.vocabulary
-    sizes = [(1, len(table)) for table in (words.STYLES, words.SETTINGS, words.TIMES)]
-    sizes += [(1, 3, reader.NOBODY + 1), (1, 3, reader.UNSHIRTED + 1)]
-    logits = [torch.zeros(size, requires_grad=True) for size in sizes]
-    labels = torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2, 2]])
-
-    stage.scene_loss(lambda _: reader.Logits(*logits), torch.zeros(1, 3, 32, 32), labels).backward()
-    style, setting, time, nouns, colours = (bool(each.grad.any()) for each in logits)  # type: ignore[union-attr]
-    assert (style, setting, time, nouns, colours) == (False, True, False, True, False)
-
-
-def test_who_is_nobody_counts_only_where_somebody_could_be(scripts: SimpleNamespace) -> None:
-    stage, captions = scripts.reader_stage, scripts.captions
-    shown = scripts.person_scenes.SHOWN_SETTINGS[0]
-    elsewhere = next(s for s in scripts.vocabulary.SETTINGS if s not in stage.SHOWN_SETTINGS)
-
-    def facts(noun: str, setting: str) -> Any:
-        cast = (captions.Subject(noun, "left", None),)
-        return captions.Facts("comic", setting, "day", None, "medium", cast)
-
-    chunk = SimpleNamespace(facts=[facts("fox", shown), facts("fox", elsewhere)])
-    chunk.facts += [facts("sophie", shown), facts("sophie", elsewhere)]
-    sophie = scripts.people.NAMES.index("sophie")
-    assert stage.who_labels(chunk)[:, 0].tolist() == [
-        *(scripts.reader.NO_ONE, stage.UNASKED, sophie, sophie)
-    ]
-
-
 def test_the_time_of_day_is_not_asked_where_there_is_none(scripts: SimpleNamespace) -> None:
     reader, captions, words = scripts.reader, scripts.captions, scripts.vocabulary
     settings = list(words.SETTINGS)
@@ -423,121 +389,6 @@ def test_the_time_of_day_is_not_asked_where_there_is_none(scripts: SimpleNamespa
 
     assert 0 < len(timeless) < len(settings)
     assert reader.score(reading, facts)["time"].asked == len(settings) - len(timeless)
-
-
-def test_line_art_is_learnt_under_the_prompt_of_its_scene(
-    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    adapters, seen = scripts.adapters, []
-
-    class Task:
-        batch = 16
-
-        def __init__(self, *_: Any) -> None:
-            pass
-
-        def text(self, scenes: Any, index: Tensor, empty: float) -> tuple[Tensor, Tensor]:
-            assert empty == adapters.EMPTY_SHARE
-            return scenes.prompts[index], scenes.pooled[index]
-
-        def loss(self, latents: Tensor, text: tuple[Tensor, Tensor], steer: Any) -> None:
-            steer(latents, latents, text[0], {})
-            seen.append((latents, *text))
-
-    def controlnet(_: Any, __: Any, ___: Any, maps: Tensor, **____: Any) -> tuple[list, None]:
-        seen.append(maps)
-        return [], None
-
-    monkeypatch.setattr(adapters, "Adapting", Task)
-    monkeypatch.setattr(adapters, "steepness", lambda pictures: pictures[:, :1].float())
-    monkeypatch.setattr(adapters, "as_if_drawn", lambda slopes: slopes)
-    numbers = torch.arange(64.0).view(64, 1, 1, 1)
-    scenes = adapters.Scenes(
-        numbers.expand(64, 3, 8, 8).to(torch.uint8),
-        numbers.expand(64, 4, 1, 1),
-        numbers.view(64, 1, 1),
-        numbers.view(64, 1),
-    )
-    adapters.lineart_losses(None, controlnet, {(8, 8): scenes}, False)[(8, 8)]()
-
-    maps, (latents, prompts, pooled) = seen
-    which = latents[:, 0, 0, 0]
-    assert len(which.unique()) > 4
-    for other in (prompts.flatten(), pooled.flatten(), maps[:, 0, 0, 0]):
-        assert torch.equal(which, other)
-
-
-def test_a_person_is_learnt_beside_others(
-    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Whoever is not called by her name must not come to look like her."""
-    adapters, learnt = scripts.adapters, {}
-    size = (256, 256)
-
-    def chunk(kind: str, noun: str, count: int) -> Any:
-        cast = (scripts.captions.Subject(noun, "left", None),)
-        facts = scripts.captions.Facts("comic", "forest", "day", None, "medium", cast)
-        pictures = torch.zeros(count, 256, 256, 3, dtype=torch.uint8).numpy()
-        return scripts.pool.Chunk(kind, pictures, [noun] * count, [facts] * count)
-
-    class Feed:
-        def __init__(self, _: Path, kind: str) -> None:
-            nouns = ["fox"] if kind == "scene" else ["dee", "sophie"]
-            self.chunks = [chunk(kind, noun, 64) for _ in range(20) for noun in nouns]
-
-        def __enter__(self) -> list:
-            return self.chunks
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    def prepare(_: Any, chunks: list) -> dict:
-        names = [caption for each in chunks for caption in each.captions]
-        return {size: SimpleNamespace(names=names, pictures=None, latents=None)}
-
-    def train_lora(
-        _: Any, scenes: dict, __: Any, ___: Any, file: Path, trigger: str | None = None
-    ) -> dict:
-        learnt[file.stem] = scenes[size].names
-        assert trigger == (None if file.stem == "noir" else file.stem)
-        return {}
-
-    parts = SimpleNamespace(to=lambda _: None, vae=SimpleNamespace(float=lambda: None))
-    for name, stub in {
-        "Feed": Feed,
-        "prepare": prepare,
-        "train_lora": train_lora,
-        "SIZES": [size],
-        "train_lineart": lambda *_: {},
-        "latents_of": lambda *_: None,
-        "device_and_dtype": lambda: (CPU, torch.float32),
-    }.items():
-        monkeypatch.setattr(adapters, name, stub)
-    adapters.train_adapters(parts, tmp_path, tmp_path, 1.0)
-
-    assert set(learnt["noir"]) == {"fox"}
-    assert set(learnt["sophie"]) == {"fox", "sophie"}
-    others = learnt["sophie"].count("fox") / len(learnt["sophie"])
-    assert others == pytest.approx(adapters.OTHERS, abs=0.05)
-
-
-def test_the_word_of_a_lora_changes_none_of_its_weights(
-    scripts: SimpleNamespace, tmp_path: Path
-) -> None:
-    unet = scripts.networks.new_parts().unet
-    scripts.adapters.add_lora(unet)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in unet.parameters():
-            if parameter.requires_grad:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    for trigger in ("sophie", None):
-        scripts.adapters.save_lora(unet, tmp_path / f"{trigger}.safetensors", trigger)
-    named, plain = (load_file(tmp_path / f"{name}.safetensors") for name in ("sophie", "None"))
-
-    assert named.keys() == plain.keys()
-    assert all(torch.equal(named[key], plain[key]) for key in plain)
-    assert min(weight.abs().max() for weight in plain.values()) > 0
 
 
 def test_a_picture_goes_through_the_vae_by_the_mode_of_its_latents(

@@ -297,7 +297,9 @@ def test_the_card_tells_which_floors_are_reached_and_keeps_what_is_written_by_ha
         "attributes": [{"what": "all: drawn", "setting": 0.95, "time": None}],
         "bytes": {"all": 39_000_000},
     }
-    reached = {floor.asked: floor.reached for floor in card.floors(card.Report(rows))}
+    reached = {
+        floor.asked: floor.reached for floor in scripts.floors.floors(scripts.floors.Report(rows))
+    }
 
     assert reached["VAE at least 29 dB mean PSNR"] is False
     assert reached["setting at least 95 %"] is True

@@ -8,55 +8,26 @@ replaced. Everything outside them is written by hand.
 """
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plainly import plainly
-from vocabulary import PERSON
+from floors import (
+    ATTRIBUTES,
+    COMPARED,
+    OF_ONE,
+    Report,
+    floors,
+    megabytes,
+    points,
+    signed,
+    trained_and_apart,
+)
+from plainly import plainly, read_json
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-ATTRIBUTES = {
-    "subject": "subject",
-    "subject alone": "subject, where there is one",
-    "subject of two": "subject, each of two",
-    "setting": "setting",
-    "time": "time of day",
-    "style": "style",
-    "shirt colour": "shirt colour of a single subject",
-    "side": "left, right",
-}
-"""Names in the report, and in the card."""
-COMPARED = tuple(name for name in ATTRIBUTES if name != "subject")
-"""Without what mixes scenes of one subject and of two: not every size has both."""
-OF_ONE = tuple(name for name in COMPARED if name != "subject of two")
-"""What is asked of scenes with one subject."""
-NOISE = 1.0
-"""Points of a share that count as no change."""
-LEAST = {"subject": 85, "setting": 95, "time": 95, "style": 95, "shirt colour": 80, "side": 90}
-"""Percent that the project asks of drawn pictures."""
 COLUMNS = ("stage", "processes", "on", "steps", "seconds", "scenes", "latents", "loss")
 """Figures of training that have a column; others share the last one."""
-
-Rows = dict[str, dict[str, Any]]
-"""A section of the report: its rows by what they are of."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What evaluate.py wrote."""
-
-    data: dict[str, Any]
-
-    def rows(self, section: str) -> Rows:
-        """None of them when the section was not measured."""
-        return {row["what"]: row for row in self.data.get(section, [])}
-
-    def drawn(self) -> dict[str, Any]:
-        return self.rows("attributes").get("all: drawn", {})
-
 
 # Markdown.
 
@@ -70,19 +41,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def percent(share: float | None) -> str:
     """A share of 1."""
     return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def points(share: float | None, before: float | None) -> float | None:
-    """The difference of two shares in percentage points."""
-    return None if share is None or before is None else 100 * (share - before)
-
-
-def signed(value: float | None, unit: str = "") -> str:
-    return "-" if value is None else f"{round(value, 1) + 0.0:+.1f}{unit}"  # never -0.0
-
-
-def megabytes(count: int) -> str:
-    return f"{count / 1e6:.2f} MB"
 
 
 # The tables.
@@ -121,8 +79,8 @@ def attributes_table(report: Report) -> str:
 
 
 def pairs_table(report: Report) -> str:
-    trained, apart = _trained_and_apart(report)
-    ceiling = report.rows("pairs")["never together: composed"]
+    trained, apart = trained_and_apart(report)
+    composed = report.rows("pairs")["never together: composed"]
     return table(
         [
             "one subject, drawn",
@@ -137,16 +95,11 @@ def pairs_table(report: Report) -> str:
                 percent(trained.get(name)),
                 percent(apart[name]),
                 signed(points(apart[name], trained.get(name))),
-                percent(ceiling[name]),
+                percent(composed[name]),
             ]
             for name in OF_ONE
         ],
     )
-
-
-def _trained_and_apart(report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
-    trained = report.rows("attributes").get("one subject: drawn", {})
-    return trained, report.rows("pairs").get("never together: drawn", {})
 
 
 def sizes_table(report: Report) -> str:
@@ -247,122 +200,6 @@ TABLES = {
     "speed": ("Seconds", speed_table),
 }
 """Titles and makers, by section."""
-
-
-# The floors.
-
-
-@dataclass(frozen=True)
-class Floor:
-    """What the project asks, judged by what is printed. measured: the value in words."""
-
-    asked: str
-    measured: str
-    reached: bool | None
-
-    @classmethod
-    def at_least(cls, asked: str, value: float | None, least: float, unit: str) -> "Floor":
-        """value, least: in the unit."""
-        if value is None:
-            return cls(asked, "not measured", None)
-        printed = f"{value:.{2 if unit == '' else 1}f}"
-        return cls(asked, f"{printed}{unit}", float(printed) >= least)
-
-    @classmethod
-    def no_fall(cls, asked: str, falls: dict[str, float], most: float) -> "Floor":
-        """falls: changes in points, by their names; none may be below -most."""
-        if not falls:
-            return cls(asked, "not measured", None)
-        worst = min(falls, key=lambda name: falls[name])
-        fall = signed(falls[worst])
-        return cls(asked, f"{worst}: {fall} points", float(fall) >= -most)
-
-
-def floors(report: Report) -> list[Floor]:
-    decibels = [row["mean PSNR, dB"] for row in report.rows("vae").values()]
-    vae = Floor.at_least("VAE at least 29 dB mean PSNR", min(decibels, default=None), 29, " dB")
-    drawn = report.drawn()
-    shares = [
-        Floor.at_least(
-            f"{ATTRIBUTES[name]} at least {least} %", _in_percent(drawn, name), least, " %"
-        )
-        for name, least in LEAST.items()
-    ]
-    return [vae, *shares, *_comparisons(report), *_adapter_floors(report), *_costs(report)]
-
-
-def _in_percent(row: dict[str, Any], name: str) -> float | None:
-    return None if row.get(name) is None else 100 * row[name]
-
-
-def _falls(row: dict[str, Any], before: dict[str, Any], names: Iterable[str]) -> dict[str, float]:
-    """Changes in points of what both rows have."""
-    changes = {ATTRIBUTES[name]: points(row.get(name), before.get(name)) for name in names}
-    return {name: change for name, change in changes.items() if change is not None}
-
-
-def _comparisons(report: Report) -> list[Floor]:
-    trained, apart = _trained_and_apart(report)
-    rows = report.rows("sizes")
-    square = rows.get("256x256: drawn", {})
-    by_size = {
-        f"{what.split(':')[0]}, {name}": fall
-        for what, row in rows.items()
-        if what.endswith(": drawn") and row is not square
-        for name, fall in _falls(row, square, COMPARED).items()
-    }
-    return [
-        Floor.no_fall(
-            "subject and setting of pairs never together within 10 points of those in training",
-            _falls(apart, trained, ("subject alone", "setting")),
-            10,
-        ),
-        Floor.no_fall("no size more than 5 points below 256x256", by_size, 5),
-    ]
-
-
-def _adapter_floors(report: Report) -> list[Floor]:
-    lines, noir, negative = (report.rows(name) for name in ("lineart", "noir", "negative"))
-    f1 = lines.get("weight 1", {}).get("F1 of lines")
-    before, after = noir.get("weight 0", {}), noir.get("weight 1", {})
-    saturation = after.get("saturation less, %")
-    without, with_it = [*negative.values()] or ({}, {})
-    person = report.rows("people").get(f"{PERSON}: weight 1", {})
-    return [
-        Floor.at_least("F1 of `lineart` at weight 1 at least 0.8", f1, 0.8, ""),
-        Floor.at_least("`noir` takes 80 % of the saturation", saturation, 80, " %"),
-        Floor.no_fall(
-            "subject and setting under `noir` within 10 points",
-            _falls(after, before, ("subject", "setting")),
-            10,
-        ),
-        Floor.at_least(
-            f"`{PERSON}` recognised in 90 %", _in_percent(person, "recognised"), 90, " %"
-        ),
-        Floor.at_least("the negative prompt sharpens by 10 %", with_it.get("change, %"), 10, " %"),
-        Floor.no_fall(
-            f"and makes no attribute worse (by more than {NOISE:g} point)",
-            _falls(with_it, without, ATTRIBUTES),
-            NOISE,
-        ),
-    ]
-
-
-def _costs(report: Report) -> list[Floor]:
-    size = report.data["bytes"]["all"]
-    took = {
-        what: round(row["median seconds"], 2)
-        for what, row in report.rows("speed").items()
-        if row["device"] == "cpu"
-    }
-    asked = "a picture in at most 3 s on two cores"
-    slowest = max(took, key=lambda what: took[what], default="")
-    return [
-        Floor("all weights at most 40 MB", megabytes(size), round(size / 1e6, 2) <= 40),
-        Floor(asked, f"{slowest}: {took[slowest]:.2f} s", took[slowest] <= 3)
-        if took
-        else Floor(asked, "not measured", None),
-    ]
 
 
 def floors_table(report: Report) -> str:
@@ -468,10 +305,7 @@ def replaced(card: str, text: str) -> str:
 
 
 def _read(file: Path, kind: type) -> Any:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SystemExit(f"{file} holds no JSON ({error}).") from error
+    value = read_json(file)
     if not isinstance(value, kind) or not value:
         raise SystemExit(f"{file} holds no record: evaluate.py and train.py write what is needed.")
     return value
