@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from comicgen.engine import Drawn, Event, Failed, Note
 from comicgen.errors import DeviceLost, DiskFull, MachineError
 from comicgen.outputs import keeping, writer
 from comicgen.outputs.keeping import WAITING
-from comicgen.outputs.png_text import encode_png
+from comicgen.outputs.png import Encoding, Stripe
+from comicgen.outputs.png_text import encoding
 from comicgen.plan import Batch, Candidate
 from comicgen.render import Stopping
 from comicgen.sketch import Sketch
@@ -36,11 +38,24 @@ def _four_cores_and_no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[
 def before_encoding(monkeypatch: pytest.MonkeyPatch, do: Mapping[str, Callable[[], Any]]) -> None:
     """Have something done in the thread that is about to encode the candidate of a name."""
 
-    def encode(image: Image.Image, candidate: Candidate, model: Model) -> bytes:
-        do.get(candidate.name, lambda: None)()
-        return encode_png(image, candidate, model)
+    def encode(image: Image.Image, candidate: Candidate, model: Model) -> Encoding:
+        own = do.get(candidate.name, lambda: None)
+        usual = encoding(image, candidate, model)
+        return Watched(usual.image, usual.text, own)
 
-    monkeypatch.setattr(writer, "encode_png", encode)
+    monkeypatch.setattr(writer, "encoding", encode)
+
+
+@dataclass(frozen=True)
+class Watched(Encoding):
+    """Does something before its first stripe."""
+
+    do: Callable[[], Any]
+
+    def deflate(self, first: int) -> Stripe:
+        if first == 0:
+            self.do()
+        return super().deflate(first)
 
 
 def wait_for(happened: threading.Event) -> None:

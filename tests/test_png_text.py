@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from sketch_run import POCKET, candidates, panel, story
 
-from comicgen.outputs.png_text import A1111_SAMPLERS, encode_png, parameters
+from comicgen.outputs.png_text import A1111_SAMPLERS, encoding, parameters
 from comicgen.plan import Candidate
 from comicgen.sizes import Size
 from comicgen.sketch import sketch
@@ -61,7 +61,7 @@ def chunks(png: bytes) -> dict[bytes, bytes]:
 
 def test_an_awkward_prompt_comes_back_from_the_file_as_it_was(tmp_path: Path) -> None:
     candidate = candidate_of(tmp_path, prompt=AWKWARD, negative="blurry: no,\nnone")
-    png = encode_png(sketch(candidate), candidate, POCKET)
+    png = encoding(sketch(candidate), candidate, POCKET).whole()
 
     text = Image.open(io.BytesIO(png)).info["parameters"]
 
@@ -124,7 +124,7 @@ def test_nothing_is_written_for_what_is_absent(tmp_path: Path, negative: str | N
 
 def test_our_own_text_says_what_was_asked_and_no_title_or_caption(tmp_path: Path) -> None:
     candidate = candidate_of(tmp_path, prompt=AWKWARD, title="A title", caption="A caption")
-    png = encode_png(sketch(candidate), candidate, POCKET)
+    png = encoding(sketch(candidate), candidate, POCKET).whole()
 
     told = json.loads(Image.open(io.BytesIO(png)).info["comicgen"])
 
@@ -142,24 +142,24 @@ def test_text_beyond_latin_1_goes_into_an_international_chunk(tmp_path: Path) ->
     latin = candidate_of(tmp_path, prompt="un café")
     chinese = candidate_of(tmp_path, prompt="灯塔")
 
-    assert chunks(encode_png(sketch(latin), latin, POCKET))[b"parameters"] == b"tEXt"
-    assert chunks(encode_png(sketch(chinese), chinese, POCKET))[b"parameters"] == b"iTXt"
+    assert chunks(encoding(sketch(latin), latin, POCKET).whole())[b"parameters"] == b"tEXt"
+    assert chunks(encoding(sketch(chinese), chinese, POCKET).whole())[b"parameters"] == b"iTXt"
 
 
 def test_the_bytes_follow_from_candidate_and_pixels_alone(tmp_path: Path) -> None:
     candidate = candidate_of(tmp_path, title="before", caption="before")
     later = replace(candidate, panel=replace(candidate.panel, title="after", caption=None))
 
-    first = encode_png(sketch(candidate), candidate, POCKET)
+    first = encoding(sketch(candidate), candidate, POCKET).whole()
 
-    assert first == encode_png(sketch(later), later, POCKET)
+    assert first == encoding(sketch(later), later, POCKET).whole()
 
 
 def test_the_pixels_are_those_that_were_drawn(tmp_path: Path) -> None:
     candidate = candidate_of(tmp_path, size=Size(64, 48))
     drawn = sketch(candidate)
 
-    saved = Image.open(io.BytesIO(encode_png(drawn, candidate, POCKET)))
+    saved = Image.open(io.BytesIO(encoding(drawn, candidate, POCKET).whole()))
 
     assert (saved.size, saved.mode) == ((64, 48), "RGB")
     assert saved.tobytes() == drawn.tobytes()

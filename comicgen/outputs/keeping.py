@@ -14,17 +14,17 @@ from comicgen.plan import Batch
 WAITING = 32
 """Events that may wait to be kept. A picture of a megapixel is 3 MB, and its PNG about half."""
 
-ENCODERS = 8
+ENCODERS = 16
 """At most so many threads encode, however many cores there are."""
 
 
 class Keeping:
     """Keeps events in the order in which they are taken, and reports each once it is kept.
 
-    Pictures are encoded in any order; one thread, the writer, keeps and reports. After an event
-    that could not be kept or reported nothing more is kept; the error is raised in the thread
-    that takes, at the next event or at the end. Leaving the block waits until everything is
-    kept; a KeyboardInterrupt drops what waits, and only what is being written is finished.
+    Pictures are encoded in stripes, in any order; one thread, the writer, keeps and reports.
+    After an event that could not be kept or reported nothing more is kept; the error is raised in
+    the thread that takes, at the next event or at the end. Leaving the block waits until everything
+    is kept; a KeyboardInterrupt drops what waits, and only what is being written is finished.
     """
 
     def __init__(self, outputs: Outputs, report: Callable[[Event], object]) -> None:
@@ -61,9 +61,7 @@ class Keeping:
         """
         while self._waiting and (self._waiting[0].done() or len(self._waiting) >= WAITING):
             self._waiting.popleft().result()
-        png = None
-        if isinstance(event, Drawn):
-            png = self._encoders.submit(self._outputs.encode, event)
+        png = self._encode(event) if isinstance(event, Drawn) else None
         before = self._waiting[-1] if self._waiting else None
         self._waiting.append(self._writer.submit(self._keep, event, batch, png, before))
 
@@ -72,12 +70,22 @@ class Keeping:
         while self._waiting:
             self._waiting.popleft().result()
 
+    def _encode(self, drawn: Drawn) -> Callable[[], bytes]:
+        """Begin to; the stripes of a picture wait for nothing but a thread."""
+        encoding = self._outputs.encoding(drawn)
+        begun = [self._encoders.submit(encoding.deflate, each) for each in encoding.stripes]
+        return lambda: encoding.join(each.result() for each in begun)
+
     def _keep(
-        self, event: Event, batch: Batch, png: Future[bytes] | None, before: Future[None] | None
+        self,
+        event: Event,
+        batch: Batch,
+        png: Callable[[], bytes] | None,
+        before: Future[None] | None,
     ) -> None:
         if before is not None:
             before.result()  # nothing is kept after what could not be
-        self._outputs.keep(event, batch, png.result() if png else None)
+        self._outputs.keep(event, batch, png() if png else None)
         self.kept[type(event)] += 1
         self._report(event)
 

@@ -5,7 +5,6 @@ line with the negative prompt, a line of settings. Title and caption stay out: a
 when they change, and would tell the old ones.
 """
 
-import io
 import json
 from pathlib import PurePath
 
@@ -13,6 +12,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from comicgen import __version__
+from comicgen.outputs.png import Encoding
 from comicgen.plan import Candidate
 from comicgen.storyboard import Control, Lora, Model
 
@@ -26,14 +26,12 @@ A1111_SAMPLERS = {
 }
 
 
-def encode_png(image: Image.Image, candidate: Candidate, model: Model) -> bytes:
+def encoding(image: Image.Image, candidate: Candidate, model: Model) -> Encoding:
     """The PNG of a picture: a function of its pixels and of what was asked for, of nothing else."""
     text = PngInfo()
     text.add_text("parameters", parameters(candidate, model))  # iTXt unless Latin-1
     text.add_text("comicgen", _json(candidate))
-    file = io.BytesIO()
-    image.save(file, "PNG", pnginfo=text)
-    return file.getvalue()
+    return Encoding(image, text)
 
 
 def parameters(candidate: Candidate, model: Model) -> str:
