@@ -4,13 +4,14 @@ An `Engine` draws one batch at a time and yields what became of each candidate. 
 when the device is lost; everything else that can go wrong is a `Failed` with its reason.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from PIL.Image import Image
 
-from comicgen.plan import Batch, Candidate
+from comicgen.plan import Batch, Bucket, Candidate, GraphKey
+from comicgen.storyboard import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,25 @@ class GraphLabel:
     attention: str
 
 
-Event = Drawn | Failed | Note | GraphLabel
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a bucket costs on this machine, told once it is known; seconds, None where it is not.
+
+    `eager` is one step of the whole bucket called kernel by kernel, `replayed` the same from its
+    graph, `first_use` its capture and check, `decode` the way from latents to one picture of its
+    size. `bytes` of GPU memory is what a step takes beyond the weights.
+    """
+
+    numerics: str
+    bucket: Bucket
+    eager: float | None = None
+    replayed: float | None = None
+    first_use: float | None = None
+    decode: float | None = None
+    bytes: int = 0
+
+
+Event = Drawn | Failed | Note | GraphLabel | Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +83,14 @@ class GraphOptions:
     """How an engine uses CUDA graphs: without them it calls the same functions.
 
     `precapture` is how many graphs are captured before anything is drawn.
+    `without` are graphs that are not captured, because they do not pay.
     `debug` compares every replay with the function that was captured.
     """
 
     enabled: bool = True
     precapture: int = 0
     debug: bool = False
+    without: frozenset[GraphKey] = frozenset()
 
 
 class Engine(Protocol):
@@ -77,6 +98,19 @@ class Engine(Protocol):
 
     def draw(self, batch: Batch, upcoming: Sequence[Batch]) -> Iterator[Event]:
         """Yield a `Drawn` or a `Failed` for each candidate of the batch, and other events.
+
+        Raises:
+            DeviceLost: the device does not answer any more.
+        """
+        ...
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """An engine that can tell what buckets cost before it draws in them."""
+
+    def measure(self, keys: Mapping[GraphKey, Model | None]) -> Iterator[Measured]:
+        """Yield what was measured of each of these graphs, with its ControlNet.
 
         Raises:
             DeviceLost: the device does not answer any more.

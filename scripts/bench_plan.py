@@ -59,7 +59,7 @@ def fill(storyboard: Storyboard, planned: Plan) -> None:
         for batch in planned.batches:
             for candidate in batch.candidates:
                 drawn = Drawn(candidate, picture.image.resize((8, 8)), 1.0)
-                outputs.save(drawn, batch, outputs.encode(drawn))
+                outputs.save(drawn, batch, outputs.encoding(drawn).whole())
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from comicgen.diffusion.attention import choose
 from comicgen.diffusion.conditioning import Lane, stack
 from comicgen.diffusion.denoiser import Denoiser
+from comicgen.diffusion.fused import fuse
 from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.lean import lean
 from comicgen.diffusion.prepared import Prepared
@@ -58,11 +59,14 @@ class Networks:
             copy.deepcopy(self.unet).to(dtype), copy.deepcopy(self.controlnet).to(dtype)
         )
 
-    def denoiser(self) -> Denoiser:
-        """As the engine makes it: leaner modules over these very weights."""
-        unet, controlnet = _sharing(self.unet), _sharing(self.controlnet)
-        lean(unet)
-        lean(controlnet)
+    def denoiser(self, fused: bool = False) -> Denoiser:
+        """As the engine makes it: leaner modules over these very weights, or fused ones."""
+        if fused:
+            unet, controlnet = copy.deepcopy(self.unet), copy.deepcopy(self.controlnet)
+        else:
+            unet, controlnet = _sharing(self.unet), _sharing(self.controlnet)
+        for network in (unet, controlnet):
+            (fuse if fused else lean)(network)
         return Denoiser(unet, controlnet, choose(unet))
 
 
@@ -120,12 +124,12 @@ class Watch:
     def close(self) -> Tensor:
         """(steps, 2, R / 2, C, h, w)."""
         self._hook.remove()
-        return torch.stack(self._steps).unflatten(1, (2, -1))
+        return torch.stack(self._steps).unflatten(1, (-1, 2)).transpose(1, 2)
 
 
-def ours(networks: Networks, job: Job) -> Drawing:
+def ours(networks: Networks, job: Job, fused: bool = False) -> Drawing:
     """All lanes in one batch, on a GPU through a graph from the first step."""
-    denoiser = networks.denoiser()
+    denoiser = networks.denoiser(fused)
     watch = Watch(denoiser.unet, job.noise)
     with predicting(denoiser, job) as start:
         predict = start(prepare(denoiser, job))
@@ -266,8 +270,8 @@ class Agreement:
         }
 
 
-def compare(narrow: Networks, wide: Networks, job: Job) -> Agreement:
-    own, other, reference = ours(narrow, job), theirs(narrow, job), theirs(wide, job)
+def compare(narrow: Networks, wide: Networks, job: Job, fused: bool = False) -> Agreement:
+    own, other, reference = ours(narrow, job, fused), theirs(narrow, job), theirs(wide, job)
     return Agreement(
         gap(own.branches, other.branches),
         gap(own.guided, other.guided),
@@ -294,12 +298,12 @@ class Moved:
     lanes: Sequence[float]
 
 
-def influence(networks: Networks, job: Job) -> dict[str, Moved]:
+def influence(networks: Networks, job: Job, fused: bool = False) -> dict[str, Moved]:
     """By how much the lack of each input, or its branches swapped, moves the final latents."""
-    denoiser = networks.denoiser()
+    denoiser = networks.denoiser(fused)
     prepared = prepare(denoiser, job)
     changes = {
-        **{name: _zeroed(prepared, name) for name in ("hidden", "pooled", "time_ids", "guidance")},
+        **{name: _zeroed(prepared, name) for name in ("text", "pooled", "time_ids", "guidance")},
         "ControlNet": prepared.without_control(),
         "swapped branches": _swapped(prepared),
     }
@@ -327,8 +331,10 @@ def _zeroed(prepared: Prepared, name: str) -> Prepared:
 
 
 def _swapped(prepared: Prepared) -> Prepared:
-    hidden, pooled = (each.roll(len(each) // 2, 0) for each in (prepared.hidden, prepared.pooled))
-    return replace(prepared, hidden=hidden, pooled=pooled)
+    def swapped(rows: Tensor) -> Tensor:
+        return rows.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+
+    return replace(prepared, text=swapped(prepared.text), pooled=swapped(prepared.pooled))
 
 
 def _sharing(network: Any) -> Any:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from comicgen.diffusion import graph, graph_cache
+from comicgen.diffusion import graph, graph_capture
 from comicgen.diffusion.graph import Function, Recording
 from comicgen.diffusion.graph_cache import WARM_UPS, GraphCache
 from comicgen.diffusion.graph_task import Predict, Task
 from comicgen.diffusion.memory import Taken
 from comicgen.diffusion.prepared import Named, Prepared, invented
-from comicgen.engine import GraphLabel, Note
+from comicgen.engine import GraphLabel, GraphOptions, Note
 from comicgen.plan import Bucket, GraphKey
 from comicgen.sizes import Size
 
@@ -55,13 +55,13 @@ class Gpu:
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Stand where CUDA would be from now on."""
-        pool = graph_cache._Pool
+        pool = graph_capture._Pool
         patch.setattr(graph, "record", self.record)
-        patch.setattr(graph_cache, "_Pool", lambda: pool(handle=object()))
+        patch.setattr(graph_capture, "_Pool", lambda: pool(handle=object()))
 
     def cache(self, debug: bool = False) -> GraphCache:
         memory: Any = self
-        return GraphCache(STREAM, memory, "some", debug)
+        return GraphCache(STREAM, memory, GraphOptions(debug=debug), "some", "plain")
 
     def record(self, function: Function, inputs: Named, pool: Any, stream: Any) -> Recording:
         assert stream is STREAM
@@ -148,7 +148,7 @@ class Toy:
         total = torch.zeros_like(inputs["latents"])
         for place, name in enumerate(sorted(set(inputs) - set(self.deaf)), start=1):
             value = place * inputs[name].float().sin()
-            rows = value.reshape(-1, lanes, value.numel() // len(value)).mean((0, 2))
+            rows = value.reshape(lanes, -1).mean(1)
             total += value if name == "latents" else rows.view(lanes, 1, 1, 1)
         return self.weight * (1 + self.strength * total)
 
@@ -172,10 +172,11 @@ def task(own: Bucket, network: Toy | None = None, seed: int = 0) -> Task:
     """A toy network to be called in a bucket, with invented settings."""
     rows, size = 2 * own.batch, own.size
     like = Prepared(
-        hidden=torch.empty(rows, 5, 4, dtype=torch.float16),
+        text=torch.empty(rows, 5, 4, dtype=torch.float16),
         pooled=torch.empty(rows, 3, dtype=torch.float16),
         time_ids=torch.empty(rows, 6),
         guidance=torch.empty(own.batch, 1, 1, 1),
+        control_text=torch.empty(rows, 5, 4, dtype=torch.float16),
         control_hint=torch.empty(rows, 3, size.height, size.width),
         control_weight=torch.empty(rows, 1, 1, 1),
     )

@@ -53,14 +53,14 @@ def predict(denoiser: Denoiser, prepared: Prepared) -> torch.Tensor:
     return denoiser.predict(LATENTS, TIMESTEP, prepared)
 
 
-NEGATIVE, PROMPT, BOTH = slice(0, 2), slice(2, 4), slice(0, 4)
+NEGATIVE, PROMPT, BOTH = slice(0, None, 2), slice(1, None, 2), slice(None)
 
 
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        ("hidden", NEGATIVE),
-        ("hidden", PROMPT),
+        ("text", NEGATIVE),
+        ("text", PROMPT),
         ("pooled", NEGATIVE),
         ("pooled", PROMPT),
         ("time_ids", BOTH),
@@ -109,6 +109,7 @@ def test_names_lead_back_to_the_same_tensors(prepared: Prepared) -> None:
 
     assert Prepared.of(named) == prepared
     assert set(prepared.without_control().named()) == set(named) - {
+        "control_text",
         "control_hint",
         "control_weight",
     }

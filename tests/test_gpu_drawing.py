@@ -122,6 +122,8 @@ def test_the_loop_never_waits_for_the_gpu(
     draws = 9 if SAMPLERS[sampler].noisy else 1
     noise = draw_noise([1, 2], (4, SIZE.height // 8, SIZE.width // 8), draws)
     scheduler = schedule(sampler, half.folder.schedule, 8)
+    with torch.inference_mode():  # in which operations are seen to agree, once
+        denoiser.predict(noise[0].to(half.device), torch.ones(2, device=half.device), conditioning)
     torch.cuda.synchronize()
 
     with waiting_is_an_error(), torch.inference_mode():

@@ -16,7 +16,7 @@ from test_gpu_drawing import waiting_is_an_error
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.models import Components, load_model
 from comicgen.diffusion.schedulers import SAMPLERS
-from comicgen.engine import Drawn, GraphLabel, GraphOptions, Note
+from comicgen.engine import Drawn, GraphLabel, GraphOptions, Measured, Note
 from comicgen.plan import Batch
 from comicgen.pocket import MODEL
 from comicgen.sizes import Size
@@ -28,7 +28,7 @@ SIZES = (Size(256, 256), Size(320, 192), Size(192, 320), Size(256, 192), Size(19
 
 
 def load() -> Components:
-    return load_model(MODEL, torch.device("cuda", 0), torch.float16)
+    return load_model(MODEL, torch.device("cuda", 0), torch.float16, fused=True)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def images(engine: DiffusionEngine, batches: Sequence[Batch]) -> list[Image.Imag
     drawn: list[Any] = []
     for number, each in enumerate(batches, start=1):
         drawn += engine.draw(each, batches[number:])
-    assert all(isinstance(event, Drawn | GraphLabel | Note) for event in drawn), drawn
+    assert all(isinstance(event, Drawn | GraphLabel | Measured | Note) for event in drawn), drawn
     return [event.image for event in drawn if isinstance(event, Drawn)]
 
 
@@ -271,14 +271,14 @@ def test_debugging_compares_every_replay(half: Components, eager: DiffusionEngin
     assert label.replays == 5
 
 
-def test_three_hundred_pictures_leave_memory_flat(replaying: DiffusionEngine) -> None:
+def test_five_hundred_pictures_leave_memory_flat(replaying: DiffusionEngine) -> None:
     batches = [batch(*lanes(count, size=size, steps=2)) for size in SIZES for count in (8, 4, 2, 1)]
     images(replaying, batches * 2)  # the second time round the last of them is captured
     assert len(replaying._painter.graphs.keys) == len(batches)
     memory = replaying._memory
     assert memory
     before, drawn = memory.held, 0
-    while drawn < 300:
+    while drawn < 500:
         drawn += len(images(replaying, batches))
 
     assert memory.held == before

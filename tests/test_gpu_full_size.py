@@ -12,6 +12,7 @@ import pytest
 import torch
 from bench_parts.replays import Desk
 from beside_diffusers import Job, Networks, compare, influence, weak
+from torch import Tensor
 
 from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.models import Components, load_controlnet
@@ -58,13 +59,21 @@ def small(pocket: Components, controlnet: Model) -> Networks:
 
 
 @pytest.mark.gpu
-def test_full_size_is_drawn_as_diffusers_draws_it(half: Networks, wide: Networks) -> None:
-    agreement = compare(half, wide, Job(TALL, steps=20))
-    figures.record("full-size-agreement", agreement.figures())
+@pytest.mark.parametrize("fused", [False, True])
+def test_full_size_is_drawn_as_diffusers_draws_it(
+    fused: bool, half: Networks, wide: Networks
+) -> None:
+    agreement = compare(half, wide, Job(TALL, steps=20), fused)
+    figures.record(f"full-size-agreement{'-fused' * fused}", agreement.figures())
 
     assert agreement.branches.max() < 5e-3
-    assert (agreement.ours_from_theirs <= agreement.theirs_from_wide).all()
+    assert together(agreement.ours_from_theirs) <= together(agreement.theirs_from_wide)
     assert (agreement.ours_from_wide <= agreement.theirs_from_wide).all()
+
+
+def together(gaps: Tensor) -> float:
+    """The distance of all lanes; of a single one, two roundings differ by chance."""
+    return float(gaps.square().mean().sqrt())
 
 
 @pytest.mark.gpu
@@ -79,20 +88,26 @@ def test_lean_modules_keep_the_bits(lanes: int, half: Networks) -> None:
 
 
 @pytest.mark.gpu
-def test_every_input_moves_the_full_size_latents_by_a_fifth(half: Networks) -> None:
-    moved = influence(half, Job(TALL, steps=12))
-    figures.record("full-size-influence", {name: asdict(each) for name, each in moved.items()})
+@pytest.mark.parametrize("fused", [False, True])
+def test_every_input_moves_the_full_size_latents_by_a_fifth(fused: bool, half: Networks) -> None:
+    moved = influence(half, Job(TALL, steps=12), fused)
+    figures.record(
+        f"full-size-influence{'-fused' * fused}",
+        {name: asdict(each) for name, each in moved.items()},
+    )
 
     assert weak(moved, 0.2) == {}
 
 
-def test_the_embedded_model_is_drawn_as_diffusers_draws_it(small: Networks) -> None:
-    agreement = compare(small, small.to(torch.float64), Job(TINY, steps=4))
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_embedded_model_is_drawn_as_diffusers_draws_it(fused: bool, small: Networks) -> None:
+    agreement = compare(small, small.to(torch.float64), Job(TINY, steps=4), fused)
 
     assert agreement.branches.max() < 5e-5
     assert (agreement.ours_from_wide <= MARGIN * agreement.theirs_from_wide).all()
 
 
-def test_every_input_moves_the_embedded_models_latents(small: Networks) -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_every_input_moves_the_embedded_models_latents(fused: bool, small: Networks) -> None:
     """By far more than the two sides may differ."""
-    assert weak(influence(small, Job(TINY, steps=4)), 0.01) == {}
+    assert weak(influence(small, Job(TINY, steps=4), fused), 0.01) == {}

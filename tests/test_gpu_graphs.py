@@ -13,8 +13,8 @@ import torch
 from bench_parts.replays import Desk
 from torch import Tensor
 
+from comicgen.diffusion.fused import fuse
 from comicgen.diffusion.graph_task import Task
-from comicgen.diffusion.lean import lean
 from comicgen.diffusion.prepared import Named
 from comicgen.engine import GraphLabel, Note
 from comicgen.sizes import Size
@@ -28,11 +28,12 @@ BATCHES = (8, 4, 2, 1)
 
 @pytest.fixture(scope="module")
 def networks() -> tuple[Any, Any]:
+    """Fused; `test_gpu_fused` replays plain ones too."""
     unet = full_size.unet(torch.device("cuda", 0))
     controlnet = full_size.controlnet(unet).half()
     unet.half()
-    lean(unet)
-    lean(controlnet)
+    for network in (unet, controlnet):
+        fuse(network)
     return unet, controlnet
 
 
@@ -68,7 +69,16 @@ def test_five_sizes_in_four_batches_with_and_without_control_in_one_pool(desk: D
 
 
 @pytest.mark.parametrize(
-    "name", ["hidden", "pooled", "time_ids", "guidance", "control_hint", "control_weight"]
+    "name",
+    [
+        "text",
+        "pooled",
+        "time_ids",
+        "guidance",
+        "control_text",
+        "control_hint",
+        "control_weight",
+    ],
 )
 def test_another_input_gives_another_result_and_the_networks(name: str, desk: Desk) -> None:
     first, other = (desk.task(SMALL, 4, True, seed) for seed in (1, 2))
@@ -100,7 +110,7 @@ def test_a_window_alternates_between_two_graphs_of_one_batch(desk: Desk) -> None
 def test_weights_written_in_place_are_seen_by_a_live_graph(desk: Desk) -> None:
     task = desk.task(SMALL, 4, False)
     before = desk.replayed(task)
-    weight = desk.unet.down_blocks[1].attentions[0].transformer_blocks[0].attn2.to_k.weight
+    weight = desk.unet.down_blocks[1].attentions[0].transformer_blocks[0].attn1.to_k.weight
     pristine = weight.clone()
 
     weight.mul_(1.5)

@@ -16,10 +16,18 @@ pytestmark = pytest.mark.gpu
 STORY = Path(__file__).parent.parent / "storyboards" / "demo.yaml"
 
 
-def render(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, str]:
+@pytest.fixture(autouse=True)
+def _uncalibrated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """What other tests measured here would leave out graphs that do not pay."""
+    monkeypatch.setenv("COMICGEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+def render(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> dict[str, str]:
     """Draw what is not done; the digest of every picture there is then."""
     argv = ["comicgen", "render", str(STORY), "--output", str(folder), "--device", "cuda"]
-    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "argv", [*argv, *options])
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
@@ -40,11 +48,21 @@ def test_the_demo_draws_through_graphs_by_itself(
     assert not any("without a graph" in note for note in run["notes"])
 
 
-def test_pictures_drawn_again_beside_empty_lanes_have_the_same_bits(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("numerics", ["plain", "fused"])
+def test_pictures_drawn_again_in_other_buckets_have_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, numerics: str
 ) -> None:
-    whole = render(monkeypatch, tmp_path)
+    """What is lost is packed anew: other lanes, other company, other buckets."""
+    whole = render(monkeypatch, tmp_path, "--numerics", numerics)
     for picture in sorted(tmp_path.glob("p*/*.png"))[::3]:
         picture.unlink()
 
     assert render(monkeypatch, tmp_path) == whole
+
+
+def test_pictures_drawn_one_by_one_have_the_bits_of_those_drawn_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    together = render(monkeypatch, tmp_path / "together", "--batch", "16")
+
+    assert render(monkeypatch, tmp_path / "alone", "--batch", "1") == together

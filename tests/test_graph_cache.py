@@ -25,6 +25,7 @@ from comicgen.diffusion import graph
 from comicgen.diffusion.graph import Function, Recording, StaleInputError
 from comicgen.diffusion.graph_cache import GraphCache
 from comicgen.diffusion.prepared import Named
+from comicgen.engine import GraphOptions
 
 
 def test_a_bucket_is_captured_once(gpu: Gpu) -> None:
@@ -52,7 +53,7 @@ def test_buckets_with_and_without_control_of_every_size_interleave(gpu: Gpu) -> 
 
 
 def test_without_a_stream_networks_are_called_themselves(gpu: Gpu) -> None:
-    cache = GraphCache(None, None, "some", debug=True)
+    cache = GraphCache(None, None, GraphOptions(debug=True), "some", "plain")
     draw(cache, task(bucket(2)))
     cache.clear()
 
@@ -173,7 +174,7 @@ def test_a_prediction_of_an_earlier_batch_is_refused(gpu: Gpu) -> None:
     [former] = cache.begin([own])
     cache.begin([task(bucket(4))])
 
-    with pytest.raises(StaleInputError, match="2 x 64x64: hidden"):
+    with pytest.raises(StaleInputError, match="2 x 64x64: text"):
         former(*step(own))
 
 

@@ -147,8 +147,7 @@ def test_an_input_that_is_inert_in_a_batch_is_heard_in_what_is_invented(
     """As in empty lanes, whose prompt is their negative and whose control weighs nothing."""
     own = task(bucket(lanes, control=True), Product())
     values = invented(inputs(own), seed=1)
-    half = len(values["hidden"]) // 2
-    values["hidden"][half:] = values["hidden"][:half]
+    values["text"][1::2] = values["text"][::2]
     values["control_weight"].zero_()
 
     def recorded(function: Function, inputs: Named, pool: Any, stream: Any) -> Recording:
@@ -164,10 +163,10 @@ class Product(Toy):
 
     def call(self, inputs: Named) -> Tensor:
         size = inputs["latents"].shape
-        rows = inputs["hidden"].float().mean((1, 2)) + inputs["pooled"].float().mean(1)
-        rows = rows + inputs["time_ids"].mean(1)
+        rows = inputs["text"].float().mean((1, 2)) + inputs["pooled"].float().mean(1)
+        rows = rows + inputs["time_ids"].mean(1) + inputs["control_text"].float().mean((1, 2))
         rows = rows + (inputs["control_hint"].mean((1, 2, 3)) * inputs["control_weight"].flatten())
-        negative, prompt = rows.chunk(2)
+        negative, prompt = rows[::2], rows[1::2]
         lanes = negative + inputs["guidance"].flatten() * (prompt - negative) + inputs["timestep"]
         return inputs["latents"] + lanes.view(-1, 1, 1, 1).expand(size)
 

@@ -168,7 +168,9 @@ def test_room_is_spared_for_what_decoding_took(gpu: Gpu) -> None:
     engine._memory, gpu.call = memory, 123
     list(engine.draw(own, [own]))
 
-    assert engine._painter.graphs.spare == 123
+    capturer = engine._painter.graphs._capturer
+    assert capturer is not None
+    assert capturer.spare == 123
 
 
 def test_the_largest_graph_of_the_run_is_captured_first(gpu: Gpu) -> None:

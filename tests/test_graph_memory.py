@@ -74,11 +74,12 @@ def test_smaller_buckets_are_captured_where_a_larger_one_was_not(gpu: Gpu) -> No
 
 def test_room_is_spared_for_decoding(gpu: Gpu) -> None:
     cache = gpu.cache()
-    cache.spare = 521
+    cache.spare(521)
     draw(cache, task(bucket(8)))
     assert gpu.captures == 0
 
-    cache.spare = 520
+    cache = gpu.cache()
+    cache.spare(520)
     draw(cache, task(bucket(4)))
     assert gpu.captures == 1
 

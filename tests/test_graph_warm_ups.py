@@ -21,6 +21,7 @@ from recordings import (
 
 from comicgen.diffusion.graph_cache import WARM_UPS, GraphCache
 from comicgen.diffusion.graph_task import Task
+from comicgen.engine import GraphOptions
 
 
 def replays(cache: GraphCache) -> dict[str, int]:
@@ -147,7 +148,7 @@ def test_what_is_captured_or_refused_is_not_captured_ahead_again(gpu: Gpu) -> No
 
 def test_without_a_stream_nothing_is_captured_ahead() -> None:
     network = Toy()
-    GraphCache(None, None, "some", debug=False).capture(task(bucket(2), network))
+    GraphCache(None, None, GraphOptions(), "some", "plain").capture(task(bucket(2), network))
 
     assert network.seen == []
 

@@ -38,7 +38,7 @@ def test_a_replay_is_the_function_of_what_was_loaded() -> None:
     assert made.replays == 1
 
 
-@pytest.mark.parametrize("name", ["latents", "hidden", "guidance", "control_hint"])
+@pytest.mark.parametrize("name", ["latents", "text", "guidance", "control_hint"])
 def test_another_shape_is_refused_with_bucket_and_input(name: str) -> None:
     own = task(bucket(2, control=True))
     made, values = captured(own), inputs(own)
@@ -106,7 +106,7 @@ def test_what_another_graph_has_overwritten_is_stale() -> None:
     other.replay()
     one.load({name: inputs(large)[name] for name in ("latents", "timestep")})
 
-    with pytest.raises(StaleInputError, match="2 x 64x64: hidden, pooled, time_ids, guidance not"):
+    with pytest.raises(StaleInputError, match="2 x 64x64: text, pooled, time_ids, guidance not"):
         one.replay()
 
 

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from comicgen.diffusion.clock import Clock
 from comicgen.errors import CandidateError
 
 
@@ -20,35 +21,73 @@ class Decoded:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """A picture on its way to the host.
+
+    Its levels (H, W, 3) and whether latents and pixels are finite (2,) are on the CPU, and valid
+    once the clock has stopped.
+    """
+
+    latents: Tensor
+    levels: Tensor
+    finite: Tensor
+    clock: Clock
+
+    def seconds(self) -> float:
+        """What it took, once it is there."""
+        return self.clock.seconds()
+
+
 class Decoder:
     """A VAE's decoder."""
 
     def __init__(self, vae: Any) -> None:
         self.vae = vae
 
-    def decode(self, latents: Tensor) -> Decoded:
-        """The picture of one candidate's latents, (1, C, h, w) float32.
+    def begin(self, latents: Tensor) -> Decoding:
+        """Start on one candidate's latents, (1, C, h, w) float32; a GPU is not waited for."""
+        clock = Clock(latents.device)
+        clock.mark()
+        pixels = _decode(self.vae, latents)
+        levels = _to_host(_levels(pixels))
+        finite = _to_host(torch.stack([_finite(latents), _finite(pixels)]))
+        clock.mark()
+        return Decoding(latents, levels, finite, clock)
+
+    def finish(self, decoding: Decoding) -> Decoded:
+        """The picture, once it is there.
 
         Raises:
             CandidateError: the latents, or the pixels even in float32, are not finite.
         """
-        if not _is_finite(latents):
+        decoding.seconds()
+        latents_finite, pixels_finite = decoding.finite.tolist()
+        if not latents_finite:
             raise CandidateError(
                 "nan: the latents are not finite after the last step; "
                 "lower the guidance or a LoRA's weight, or draw with another seed"
             )
-        pixels = _decode(self.vae, latents)
-        if _is_finite(pixels):
-            return Decoded(_to_image(pixels))
+        if pixels_finite:
+            return Decoded(_to_image(decoding.levels))
+        return self._again(decoding.latents)
+
+    def decode(self, latents: Tensor) -> Decoded:
+        """Both at once."""
+        return self.finish(self.begin(latents))
+
+    def _again(self, latents: Tensor) -> Decoded:
+        wide = None
         if self.vae.dtype != torch.float32:
-            pixels = _decode(self._wide, latents)
-        if not _is_finite(pixels):
+            wide = _decode(self._wide, latents)
+        if wide is None or not _finite(wide):
             raise CandidateError(
                 "nan: the VAE gives pixels that are not finite, even in float32; use another model"
             )
         narrow = str(self.vae.dtype).removeprefix("torch.")
         return Decoded(
-            _to_image(pixels), (f"the VAE overflowed in {narrow}; decoded again in float32",)
+            _to_image(_levels(wide).cpu()),
+            (f"the VAE overflowed in {narrow}; decoded again in float32",),
         )
 
     @cached_property
@@ -73,10 +112,23 @@ def _channels(values: Any, latents: Tensor) -> Tensor:
     return torch.tensor(values, dtype=latents.dtype, device=latents.device).view(1, -1, 1, 1)
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
+def _finite(tensor: Tensor) -> Tensor:
+    return torch.isfinite(tensor).all()
 
 
-def _to_image(pixels: Tensor) -> Image.Image:
+def _levels(pixels: Tensor) -> Tensor:
+    """(H, W, 3), 0 to 255."""
     levels = ((pixels[0].float() * 0.5 + 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
-    return Image.fromarray(levels.permute(1, 2, 0).contiguous().cpu().numpy())
+    return levels.permute(1, 2, 0).contiguous()
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    """A copy on the CPU; from a GPU it arrives when the stream is so far."""
+    if not tensor.is_cuda:
+        return tensor
+    there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return there.copy_(tensor, non_blocking=True)
+
+
+def _to_image(levels: Tensor) -> Image.Image:
+    return Image.fromarray(levels.numpy())

@@ -1,7 +1,7 @@
 """One step of denoising: guidance, ControlNet and UNet as one function of tensors."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -9,8 +9,10 @@ from torch import Tensor
 
 from comicgen.diffusion.attention import Attention
 from comicgen.diffusion.conditioning import Conditioning
+from comicgen.diffusion.fused import text_keys
 from comicgen.diffusion.lean import embed_once
 from comicgen.diffusion.prepared import Named, Prepared
+from comicgen.diffusion.together import Together, Verdicts
 
 
 class Denoiser:
@@ -21,14 +23,22 @@ class Denoiser:
     """
 
     def __init__(
-        self, unet: Any, controlnet: Any = None, attention: Attention | None = None
+        self,
+        unet: Any,
+        controlnet: Any = None,
+        attention: Attention | None = None,
+        verdicts: Verdicts | None = None,
     ) -> None:
-        """`attention` None leaves the choice of its kernels to torch."""
+        """`attention` None leaves the choice of its kernels to torch.
+
+        `verdicts` remember which operations may be done for a whole batch.
+        """
         if controlnet is not None:
             embed_once(controlnet)
         self.unet = unet
         self.controlnet = controlnet
         self._attention = attention
+        self._verdicts = verdicts or Verdicts()
         self._dtype = unet.dtype
 
     def weights(self) -> Iterator[Tensor]:
@@ -38,57 +48,69 @@ class Denoiser:
                 yield from network.parameters()
                 yield from network.buffers()
 
+    @torch.no_grad()
     def prepare(self, conditioning: Conditioning) -> Prepared:
         """Everything that stays the same over the steps of a batch, once."""
         assert (conditioning.negative is None) == (conditioning.guidance is None)
         prompt, negative = conditioning.prompt, conditioning.negative
-        rows = 1 if negative is None else 2
-        control = conditioning.control
+        control, pictures = conditioning.control, len(conditioning.time_ids)
+        hidden = _rows(prompt.hidden, negative.hidden if negative else None)
+        with self._exactly(pictures):
+            text = text_keys(self.unet, hidden)
+            control_text = text_keys(self.controlnet, hidden) if control else None
+            hint = self.controlnet.controlnet_cond_embedding(control.image) if control else None
+
+        def doubled(tensor: Tensor) -> Tensor:
+            return _rows(tensor, tensor if negative else None)
+
         return Prepared(
-            hidden=torch.cat([negative.hidden, prompt.hidden]) if negative else prompt.hidden,
-            pooled=torch.cat([negative.pooled, prompt.pooled]) if negative else prompt.pooled,
-            time_ids=torch.cat([conditioning.time_ids] * rows),
+            text=text,
+            pooled=_rows(prompt.pooled, negative.pooled if negative else None),
+            time_ids=doubled(conditioning.time_ids),
             guidance=conditioning.guidance,
-            control_hint=torch.cat([self._hint(control.image)] * rows) if control else None,
-            control_weight=torch.cat([control.weight] * rows) if control else None,
+            control_text=control_text,
+            control_hint=None if hint is None else doubled(hint),
+            control_weight=doubled(control.weight) if control else None,
         )
 
     def predict(self, latents: Tensor, timestep: Tensor, prepared: Prepared) -> Tensor:
         """What the model predicts, noise or velocity: (B, C, h, w) float32 like the latents.
 
-        The timestep is (B,) float32.
+        The timestep is (B,) float32. A picture has the bits that it would have alone.
 
         Guidance combines in float32: negative + guidance * (prompt - negative)
         (arXiv 2207.12598).
         """
         sample = latents.to(self._dtype)
         if prepared.guidance is not None:
-            sample, timestep = torch.cat([sample, sample]), torch.cat([timestep, timestep])
-        with self._attending():
+            sample, timestep = _rows(sample, sample), _rows(timestep, timestep)
+        with self._exactly(len(latents)):
             noise: Tensor = self.unet(
                 sample,
                 timestep,
+                prepared.text,
+                added_cond_kwargs=_added(prepared),
                 return_dict=False,
-                **_texts(prepared),
                 **self._residuals(sample, timestep, prepared),
             )[0].to(torch.float32)
         if prepared.guidance is None:
             return noise
-        negative, prompt = noise.chunk(2)
+        negative, prompt = noise[0::2], noise[1::2]
         return negative + prepared.guidance * (prompt - negative)
 
     def call(self, inputs: Named) -> Tensor:
         """`predict` of the tensors that bear its arguments' names."""
         return self.predict(inputs["latents"], inputs["timestep"], Prepared.of(inputs))
 
-    @torch.no_grad()
-    def _hint(self, image: Tensor) -> Tensor:
-        assert self.controlnet is not None
-        hint: Tensor = self.controlnet.controlnet_cond_embedding(image)
-        return hint
-
-    def _attending(self) -> AbstractContextManager[None]:
-        return self._attention.kernels() if self._attention else nullcontext()
+    @contextmanager
+    def _exactly(self, pictures: int) -> Iterator[None]:
+        """With the chosen kernels, and for each picture the bits that it has alone."""
+        with ExitStack() as stack:
+            if self._attention:
+                stack.enter_context(self._attention.kernels())
+            if pictures > 1:
+                stack.enter_context(Together(pictures, self._verdicts))
+            yield
 
     def _residuals(self, sample: Tensor, timestep: Tensor, prepared: Prepared) -> dict[str, Any]:
         if prepared.control_hint is None:
@@ -97,10 +119,11 @@ class Denoiser:
         down, middle = self.controlnet(
             sample,
             timestep,
-            controlnet_cond=prepared.control_hint,
-            conditioning_scale=prepared.control_weight,
+            prepared.control_text,
+            prepared.control_hint,
+            prepared.control_weight,
+            added_cond_kwargs=_added(prepared),
             return_dict=False,
-            **_texts(prepared),
         )
         # The float32 weights widen the residuals.
         return {
@@ -109,8 +132,10 @@ class Denoiser:
         }
 
 
-def _texts(prepared: Prepared) -> dict[str, Any]:
-    return {
-        "encoder_hidden_states": prepared.hidden,
-        "added_cond_kwargs": {"text_embeds": prepared.pooled, "time_ids": prepared.time_ids},
-    }
+def _rows(own: Tensor, negative: Tensor | None) -> Tensor:
+    """The rows of each picture, side by side."""
+    return own if negative is None else torch.stack([negative, own], dim=1).flatten(0, 1)
+
+
+def _added(prepared: Prepared) -> dict[str, Tensor]:
+    return {"text_embeds": prepared.pooled, "time_ids": prepared.time_ids}

@@ -16,7 +16,7 @@ from torch import Tensor
 from comicgen.diffusion.prepared import Named
 
 Function = Callable[[Named], Tensor]
-"""Tensors of k * B rows each, by name -> a tensor of B rows."""
+"""Tensors of k * B rows each, by name, k for each lane in turn -> a tensor of B rows."""
 
 EVERY_STEP = ("latents", "timestep")
 """Inputs that a step changes; all others stay the same over a batch."""

@@ -2,69 +2,23 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from comicgen.diffusion.graph import EVERY_STEP, Buffers, Function, Graph
-from comicgen.diffusion.graph_check import check, compare
-from comicgen.diffusion.graph_task import Network, Predict, Task
+from comicgen.diffusion.graph import EVERY_STEP, Buffers, Graph
+from comicgen.diffusion.graph_capture import Captured, Capturer, Example, Refusal, places
+from comicgen.diffusion.graph_check import compare
+from comicgen.diffusion.graph_task import Predict, Task
 from comicgen.diffusion.memory import Memory, is_out_of_memory
-from comicgen.diffusion.models import REFUSALS
 from comicgen.diffusion.prepared import Named, invented
-from comicgen.engine import GraphLabel, Note
+from comicgen.engine import GraphLabel, GraphOptions, Measured, Note
 from comicgen.plan import GraphKey
 
 WARM_UPS = 3
-HEADROOM = 1.2
-"""A capture is expected to need so many times the peak of an eager call."""
-
-
-class NoRoomError(RuntimeError):
-    """There is not enough memory for a graph."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Example:
-    """One call of a task's network: its inputs and result, and the bytes that a graph may need."""
-
-    task: Task
-    inputs: Named
-    result: Tensor
-    needed: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """Why a graph could not be captured, and whether that was for want of memory."""
-
-    reason: str
-    short: bool
-
-
-@dataclass(slots=True)
-class _Captured:
-    """A graph, what its label says of it, and where the weights lay that it reads."""
-
-    graph: Graph
-    number: int
-    weights: tuple[int, ...]
-    seconds: float
-    before: int
-    after: int
-    told: int = -1
-
-
-@dataclass(slots=True)
-class _Pool:
-    """The memory that graphs share; `bytes` is what their captures took."""
-
-    handle: Any = field(default_factory=torch.cuda.graph_pool_handle)
-    bytes: int = 0
 
 
 class GraphCache:
@@ -75,28 +29,38 @@ class GraphCache:
     """
 
     def __init__(
-        self, stream: torch.cuda.Stream | None, memory: Memory | None, attention: str, debug: bool
+        self,
+        stream: torch.cuda.Stream | None,
+        memory: Memory | None,
+        options: GraphOptions,
+        attention: str,
+        numerics: str,
     ) -> None:
-        """`attention` names the kernels, for the labels; `debug` checks every replay."""
-        self._stream = stream
+        """`attention` and `numerics` name the kernels, for what is told."""
         self._memory = memory
+        self._capturer = None
+        if stream is not None and memory is not None and options.enabled:
+            self._capturer = Capturer(stream, memory)
+        self._options = options
         self._attention = attention
-        self._debug = debug
-        self._captured: dict[GraphKey, _Captured] = {}
+        self._numerics = numerics
+        self._captured: dict[GraphKey, Captured] = {}
         self._refused: set[GraphKey] = set()
         self._buffers = Buffers()
-        self._pool: _Pool | None = None
-        self._captures = 0
         self._tasks: tuple[Task, ...] = ()
         self._warm_ups: Counter[GraphKey] = Counter()
-        self._untold: list[Note | GraphLabel] = []
+        self._untold: list[Note | GraphLabel | Measured] = []
         self.seconds = 0.0
-        self.spare = 0
+
+    def spare(self, needed: int) -> None:
+        """Leave so many bytes to what is done between the batches."""
+        if self._capturer is not None:
+            self._capturer.spare = max(self._capturer.spare, needed)
 
     @property
     def enabled(self) -> bool:
         """Whether anything is ever captured."""
-        return self._stream is not None
+        return self._capturer is not None
 
     @property
     def keys(self) -> tuple[GraphKey, ...]:
@@ -132,15 +96,15 @@ class GraphCache:
         if self._memory:
             self._memory.give_back()
 
-    def tell(self) -> Iterator[Note | GraphLabel]:
-        """What was not told yet: graphs given up, and the label of each that was replayed since."""
+    def tell(self) -> Iterator[Note | GraphLabel | Measured]:
+        """What was not told yet: graphs given up, the label of each replayed since, its costs."""
         for captured in self._captured.values():
             self._tell_label(captured)
         yield from self._untold
         self._untold.clear()
 
     def _is_wanted(self, key: GraphKey) -> bool:
-        eager = self._stream is None or key in self._refused
+        eager = not self.enabled or key in self._refused or key in self._options.without
         return not eager and key not in self._captured
 
     def _load(self) -> None:
@@ -167,95 +131,51 @@ class GraphCache:
     def _replay(self, graph: Graph, task: Task, inputs: Named) -> Tensor:
         graph.load({name: inputs[name] for name in EVERY_STEP})
         result = graph.replay()
-        if self._debug:
+        if self._options.debug:
             compare(result, task.network.call(inputs))
         return result
 
     def _warm_up(self, task: Task, inputs: Named) -> Tensor:
         """Call the network; the last of these calls shows the capture what to give, and need."""
-        assert self._memory
-        with self._memory.measured() as taken:
-            result = task.network.call(inputs)
         self._warm_ups[task.key] += 1
-        if self._warm_ups[task.key] >= WARM_UPS:
-            assert self._stream
-            self._stream.synchronize()  # or capturing would seem to take what the calls still take
-            started = perf_counter()
-            self._capture(_Example(task, inputs, result, int(taken.bytes * HEADROOM)))
-            self._load()
-            self.seconds += perf_counter() - started
-        return result
+        if self._warm_ups[task.key] < WARM_UPS:
+            return task.network.call(inputs)
+        assert self._capturer is not None
+        example = self._capturer.call(task, inputs)
+        started = perf_counter()
+        self._capture(self._capturer, example)
+        self._load()
+        self.seconds += perf_counter() - started
+        return example.result
 
-    def _capture(self, example: _Example) -> None:
+    def _capture(self, capturer: Capturer, example: Example) -> None:
         """Capture, in the memory of the other graphs if need be, but not of the running batch's."""
         key = example.task.key
         mates = {task.key for task in self._tasks} - {key}
-        refusal = self._attempt(example)
-        if refusal and refusal.short and self._captured and mates.isdisjoint(self._captured):
+        found = capturer.capture(example, self._buffers)
+        short = isinstance(found, Refusal) and found.short
+        if short and self._captured and mates.isdisjoint(self._captured):
             self._release()
-            refusal = self._attempt(example)
-        if refusal:
-            self._refuse(key, "captured", refusal.reason)
-
-    def _attempt(self, example: _Example) -> _Refusal | None:
-        """Why there is no graph, without the error, whose traceback would hold its memory."""
-        try:
-            self._captured[example.task.key] = self._try_capture(example)
-        except REFUSALS as error:
-            return _Refusal(str(error).partition("\n")[0], is_out_of_memory(error))
-        return None
-
-    def _try_capture(self, example: _Example) -> _Captured:
-        assert self._memory
-        network, started = example.task.network, perf_counter()
-        pool = self._pool or _Pool()
-        self._check_room(example.needed, pool)
-        before = self._memory.held
-        try:
-            graph = self._checked(example, pool)
-        finally:
-            after = self._memory.held
-            pool.bytes += after - before
-        self._captures += 1
-        seconds = perf_counter() - started
-        return _Captured(graph, self._captures, _places(network), seconds, before, after)
-
-    def _checked(self, example: _Example, pool: _Pool) -> Graph:
-        """A graph that was captured on other inputs than the example's, and gives its result."""
-        function = example.task.network.call
-        others = invented(example.inputs, seed=2)
-        graph = Graph(str(example.task.key), self._buffers, others)
-        graph.load(others)
-        self._record(graph, function, pool)
-        check(graph, function, example.inputs, others, example.result)
-        graph.replays = 0
-        return graph
-
-    def _record(self, graph: Graph, function: Function, pool: _Pool) -> None:
-        """Capture into the pool, which is not used again where that fails.
-
-        Torch's allocator of pinned memory may list it as being captured into for ever.
-        """
-        assert self._stream
-        self._pool = None
-        graph.capture(function, pool.handle, self._stream)
-        self._pool = pool
-
-    def _check_room(self, needed: int, pool: _Pool) -> None:
-        """A graph needs what a call needs, and has what the graphs of the pool took before it.
-
-        Releasing those would give it nothing; the graphs of an abandoned pool it would.
-        """
-        assert self._memory
-        room = self._memory.free - self.spare + pool.bytes
-        if needed > room:
-            reason = f"{needed / 2**30:.1f} GiB needed, {room / 2**30:.1f} free"
-            raise NoRoomError(reason) if pool.bytes else torch.OutOfMemoryError(reason)
+            found = capturer.capture(example, self._buffers)
+        if isinstance(found, Refusal):
+            self._refuse(key, "captured", found.reason)
+            return
+        self._captured[key] = found
+        self._untold.append(
+            Measured(
+                self._numerics,
+                key.bucket,
+                eager=found.eager,
+                replayed=found.replayed,
+                first_use=found.seconds,
+                bytes=example.bytes,
+            )
+        )
 
     def _check_weights(self, task: Task) -> None:
         """A graph whose weights have moved would read what lies there now."""
         captured = self._captured.get(task.key)
-        if captured and captured.weights != _places(task.network):
+        if captured and captured.weights != places(task.network):
             self.clear()
 
     def _refuse(self, key: GraphKey, what: str, reason: str) -> None:
@@ -265,15 +185,19 @@ class GraphCache:
         if failed := self._captured.pop(key, None):
             self._tell_label(failed)
         if not self._captured:  # the memory of its pool goes with the last graph
-            self._pool = None
+            self._drop_pool()
 
     def _release(self) -> None:
         for captured in self._captured.values():
             self._tell_label(captured)
         self._captured.clear()
-        self._pool = None
+        self._drop_pool()
 
-    def _tell_label(self, captured: _Captured) -> None:
+    def _drop_pool(self) -> None:
+        if self._capturer is not None:
+            self._capturer.release()
+
+    def _tell_label(self, captured: Captured) -> None:
         graph = captured.graph
         if graph.replays == captured.told:
             return
@@ -288,7 +212,3 @@ class GraphCache:
             attention=self._attention,
         )
         self._untold.append(label)
-
-
-def _places(network: Network) -> tuple[int, ...]:
-    return tuple(weight.data_ptr() for weight in network.weights())

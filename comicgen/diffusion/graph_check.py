@@ -56,7 +56,9 @@ class _Mixing:
         mixed = dict(self.inputs)
         for lane, name in enumerate(names):
             mixed[name] = self.inputs[name].clone()
-            mixed[name][lane :: self.lanes] = self.others[name][lane :: self.lanes]
+            rows = len(mixed[name]) // self.lanes
+            own = slice(lane * rows, (lane + 1) * rows)
+            mixed[name][own] = self.others[name][own]
         return mixed
 
 

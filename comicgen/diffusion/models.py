@@ -14,6 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
+from comicgen.diffusion.fused import fuse, fuse_decoder
 from comicgen.diffusion.lean import lean
 from comicgen.errors import InputError
 from comicgen.sizes import Size
@@ -37,7 +38,8 @@ _SPELLING = {r"^(?!text_model\.|text_projection|logit_scale)": "text_model."}
 class Components:
     """The networks of an SDXL model on one device, without gradients, in evaluation mode.
 
-    All are in `dtype`, except a VAE whose config says that 16 bits are too few for it.
+    All are in `dtype`, except a VAE whose config says that 16 bits are too few for it; a fused
+    one, for which they are enough, is in float16.
     """
 
     folder: ModelFolder
@@ -47,6 +49,7 @@ class Components:
     text_encoder_2: Any
     device: torch.device
     dtype: torch.dtype
+    fused: bool = False
 
     def latent_shape(self, size: Size) -> tuple[int, int, int]:
         """(C, h, w) of the latents of a picture."""
@@ -54,8 +57,10 @@ class Components:
         return self.unet.config.in_channels, size.height // factor, size.width // factor
 
 
-def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Components:
-    """Load an SDXL model from a folder.
+def load_model(
+    path: Path, device: torch.device, dtype: torch.dtype, fused: bool = False
+) -> Components:
+    """Load an SDXL model from a folder; `fused` is for a GPU and 16 bits.
 
     Raises:
         InputError: a part is missing, is broken or does not fit its config.
@@ -65,15 +70,25 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype) -> Componen
     def part(kind: type[Any], name: str, wanted: torch.dtype = dtype) -> Any:
         return _load(kind, path / name, folder.weights[name], device, wanted)
 
-    upcast = read_config(path / "vae" / "config.json").get("force_upcast", True)
+    unet = part(UNet2DConditionModel, "unet")
+    if fused:
+        vae = part(AutoencoderKL, "vae", torch.float16)
+        fuse(unet)
+        fuse_decoder(vae)
+    else:
+        upcast = read_config(path / "vae" / "config.json").get("force_upcast", True)
+        vae = part(AutoencoderKL, "vae", torch.float32 if upcast else dtype)
+        _quicken(unet)
+        _quicken(vae)
     return Components(
         folder=folder,
-        unet=_quickened(part(UNet2DConditionModel, "unet")),
-        vae=_quickened(part(AutoencoderKL, "vae", torch.float32 if upcast else dtype)),
+        unet=unet,
+        vae=vae,
         text_encoder=part(CLIPTextModel, "text_encoder"),
         text_encoder_2=part(CLIPTextModelWithProjection, "text_encoder_2"),
         device=device,
         dtype=dtype,
+        fused=fused,
     )
 
 
@@ -84,7 +99,12 @@ def load_controlnet(path: Path, model: Components) -> Any:
         InputError: it does not fit the model, or is broken.
     """
     weights = read_controlnet(path, model.folder).weights
-    return _quickened(_load(ControlNetModel, path, weights, model.device, model.dtype))
+    network = _load(ControlNetModel, path, weights, model.device, model.dtype)
+    if model.fused:
+        fuse(network)
+    else:
+        _quicken(network)
+    return network
 
 
 def _load(
@@ -107,12 +127,12 @@ def _load(
     return module.eval().requires_grad_(False).to(device)
 
 
-def _quickened(network: Any) -> Any:
-    """The same network: leaner on a GPU, in the memory layout of a CPU's convolutions on a CPU."""
+def _quicken(network: Any) -> None:
+    """Make it leaner on a GPU, and lay it as a CPU's convolutions like it on a CPU, in place."""
     if network.device.type == "cuda":
         lean(network)
-        return network
-    return network.to(memory_format=torch.channels_last)
+    else:
+        network.to(memory_format=torch.channels_last)
 
 
 def _check_fit(path: Path, info: Mapping[str, Iterable[str]]) -> None:

@@ -17,6 +17,7 @@ from comicgen.diffusion.prepared import Prepared
 from comicgen.diffusion.sampling import sample, upload
 from comicgen.diffusion.schedulers import schedule
 from comicgen.diffusion.text import Embedding
+from comicgen.diffusion.together import Verdicts
 from comicgen.plan import Batch, Bucket, GraphKey
 from comicgen.storyboard import Model
 
@@ -32,6 +33,7 @@ class Painter:
         self._model = model
         self._empty = empty
         self._attention = attention
+        self._verdicts = Verdicts()
         self._controlnets = ControlNets(model)
 
     def paint(self, batch: Batch, lanes: Sequence[Lane | None], noise: Tensor) -> Tensor:
@@ -77,7 +79,7 @@ class Painter:
 
     def _denoiser(self, controlnet: Model | None) -> Denoiser:
         network = self._controlnets.get(controlnet) if controlnet else None
-        return Denoiser(self._model.unet, network, self._attention)
+        return Denoiser(self._model.unet, network, self._attention, self._verdicts)
 
     def _conditioning(self, bucket: Bucket, lanes: Sequence[Lane | None]) -> Conditioning:
         empty = empty_lane(self._empty, bucket.size, bucket.controls > 0)

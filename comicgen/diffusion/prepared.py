@@ -12,18 +12,20 @@ Named = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Conditioning as the networks take it: R rows, 2B with guidance (negative first), else B.
+    """Conditioning as the networks take it: R rows, one a picture, or two with guidance.
 
-    Hidden states (R, 77, D) and pooled embeddings (R, P) are in the model's dtype, `time_ids`
-    (R, 6) float32. `guidance`, (B, 1, 1, 1) float32, is absent without guidance. Control images,
-    embedded by the ControlNet as (R, C, h, w) in the model's dtype, and weights (R, 1, 1, 1)
-    float32 are absent without control, and outside its window.
+    A picture's rows lie together, its negative first. Texts as the UNet takes them, (R, 77, T),
+    and pooled embeddings (R, P) are in the model's dtype, `time_ids` (R, 6) float32. `guidance`,
+    (B, 1, 1, 1) float32, is absent without guidance. Texts as the ControlNet takes them, control
+    images, embedded by it as (R, C, h, w) in the model's dtype, and weights (R, 1, 1, 1) float32
+    are absent without control, and outside its window.
     """
 
-    hidden: Tensor
+    text: Tensor
     pooled: Tensor
     time_ids: Tensor
     guidance: Tensor | None = None
+    control_text: Tensor | None = None
     control_hint: Tensor | None = None
     control_weight: Tensor | None = None
 
@@ -39,7 +41,7 @@ class Prepared:
 
     def without_control(self) -> Self:
         """The same outside the ControlNet's window."""
-        return replace(self, control_hint=None, control_weight=None)
+        return replace(self, control_text=None, control_hint=None, control_weight=None)
 
 
 _RANGES = {

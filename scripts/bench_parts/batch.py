@@ -1,48 +1,63 @@
-"""Several pictures side by side: seconds for one of them, at each number of them."""
+"""Several pictures side by side, to files: seconds for one of them, at each number of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-from PIL import Image
 
 from bench_parts import ours, stories
 from bench_parts.setting import Setting, say
-from bench_parts.theirs import Diffusers, draw
+from bench_parts.theirs import Diffusers
 from bench_parts.timing import in_turn, judged
 from comicgen.engine import Engine
 
-FLOOR = 1.05
-ROUNDS = 3
-COUNTS = (1, 2, 4, 8, 16)
-OURS, EAGER, THEIRS = ARMS = ("ours", "ours, no graphs", "theirs")
+FLOOR = 1.7
+"""Pictures a second."""
 
-Arm = Callable[[], list[Image.Image]]
+CONTROL_FLOOR = 1.15
+ROUNDS = 3
+COUNTS = (1, 4, 8, 16)
+CONTROLLED = (4, 8)
+OURS, PLAIN, THEIRS = ARMS = ("ours", "ours, plain", "theirs")
+
+Arm = Callable[[], Any]
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """All arms at each number of pictures, and the best of ours against the best of theirs."""
+    """All arms at each number of pictures, and the best of each."""
+    return _measured("batch", setting, COUNTS, controlled=False, floor=FLOOR)
+
+
+def measure_control(setting: Setting) -> dict[str, Any]:
+    """The same beside a ControlNet."""
+    return _measured("control", setting, CONTROLLED, controlled=True, floor=CONTROL_FLOOR)
+
+
+def _measured(
+    part: str, setting: Setting, counts: tuple[int, ...], controlled: bool, floor: float
+) -> dict[str, Any]:
     model = stories.one_panel(setting, candidates=1)
     engines = {
         OURS: ours.open_engine(model, setting),
-        EAGER: ours.open_engine(model, setting, False),
+        PLAIN: ours.open_engine(model, setting.plain),
     }
-    contest = _Contest(setting, engines, Diffusers(setting))
-    counts = [contest.at(count) for count in COUNTS]
+    contest = _Contest(part, setting, engines, Diffusers(setting), controlled)
+    found = [contest.at(count) for count in counts]
     best = {
-        name: min(each[name]["median"] for each in counts if "median" in each[name])
-        for name in ARMS
+        name: min(each[name]["median"] for each in found if "median" in each[name]) for name in ARMS
     }
-    ratio = best[THEIRS] / best[OURS]
-    say(f"batch    theirs / ours, each at its best, {ratio:.3f}, floor {FLOOR}")
-    return {"counts": counts, "best": best, **judged(ratio, FLOOR)}
+    rate = 1 / best[OURS]
+    say(f"{part:8} {rate:.3f} pictures a second, floor {floor}; theirs {1 / best[THEIRS]:.3f}")
+    return {"counts": found, "best": best, "pictures a second": judged(rate, floor)}
 
 
 @dataclass(frozen=True)
 class _Contest:
+    part: str
     setting: Setting
     engines: Mapping[str, Engine]
     diffusers: Diffusers
+    controlled: bool
 
     def at(self, count: int) -> dict[str, Any]:
         """Seconds for one picture of `count`; an arm that cannot draw so many says why."""
@@ -52,7 +67,7 @@ class _Contest:
         together = in_turn(able, self.setting.rounds or ROUNDS, self.setting.device)
         timings = {name: timing.each_of(count) for name, timing in together.items()}
         for name, timing in timings.items():
-            say(f"batch    {count:2} {name:16} {timing}")
+            say(f"{self.part:8} {count:2} {name:12} {timing}")
         return {
             "pictures": count,
             "decoding of theirs": decoding,
@@ -61,19 +76,16 @@ class _Contest:
         }
 
     def _arms(self, count: int) -> tuple[dict[str, Arm], str]:
-        storyboard = stories.one_panel(self.setting, count)
-        batch = ours.one_batch(storyboard)
-        texts = self.diffusers.encode(storyboard.panels[0])
-        decoding = self.diffusers.choose_decoding(batch.candidates, texts)
-        steps, pipe = self.setting.steps, self.diffusers.pipe
-
-        def theirs() -> list[Image.Image]:
-            return draw(pipe, batch.candidates, steps, texts)
-
-        def own(engine: Engine) -> Arm:
-            return lambda: ours.draw(engine, batch)
-
-        mine = {name: own(engine) for name, engine in self.engines.items()}
+        """Ours write files; theirs give pictures, which its own way to files would delay."""
+        storyboard = stories.one_panel(self.setting, count, self.controlled)
+        batch, panel = ours.one_batch(storyboard), storyboard.panels[0]
+        pipe, texts = self.diffusers.beside(panel), self.diffusers.given(panel)
+        decoding = pipe.choose_decoding(batch.candidates, texts)
+        theirs = partial(pipe.draw, batch.candidates, self.setting.steps, texts)
+        mine = {
+            name: partial(ours.draw_to_files, engine, batch, storyboard, self.setting.folder)
+            for name, engine in self.engines.items()
+        }
         return {**mine, THEIRS: theirs}, decoding
 
 

@@ -1,9 +1,11 @@
 """comicgen's arm: its engine, and all that `comicgen render` does with it."""
 
 import gc
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,13 @@ from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.engine import Drawn, Engine, Event, Failed, GraphLabel, GraphOptions, Note
 from comicgen.environment import default_batch
 from comicgen.outputs import Outputs
-from comicgen.plan import Batch, Memory, plan
+from comicgen.outputs.keeping import ENCODERS
+from comicgen.outputs.png_text import encoding
+from comicgen.plan import Batch, Kernels, Memory, Plan, plan
 from comicgen.render import render
 from comicgen.storyboard import Storyboard, load
+
+_NOTHING = Memory()
 
 
 class DrawingError(Exception):
@@ -39,6 +45,19 @@ def one_batch(storyboard: Storyboard) -> Batch:
     return replace(like, bucket=replace(like.bucket, batch=len(candidates)), lanes=candidates)
 
 
+def planned(storyboard: Storyboard, setting: Setting, memory: Memory = _NOTHING) -> Plan:
+    """What `comicgen render` would draw, where nothing was measured."""
+    here = setting.environment
+    return plan(
+        storyboard,
+        memory,
+        batch=default_batch(here),
+        captured=here.on_gpu,
+        environment=here.label,
+        kernels=Kernels(here.kind, plain_environment=here.drawing("plain").label),
+    )
+
+
 def draw(engine: Engine, batch: Batch) -> list[Image.Image]:
     """The pictures of a batch.
 
@@ -53,6 +72,26 @@ def draw(engine: Engine, batch: Batch) -> list[Image.Image]:
             case Drawn():
                 pictures[event.candidate.name] = event.image
     return [pictures[candidate.name] for candidate in batch.candidates]
+
+
+def draw_to_files(engine: Engine, batch: Batch, storyboard: Storyboard, folder: Path) -> None:
+    """Draw a batch into PNG files, which are encoded beside the drawing as `render` does it.
+
+    Raises:
+        DrawingError: a picture failed.
+    """
+    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), ENCODERS)) as pool:
+        waiting = []
+        for event in engine.draw(batch, ()):
+            if isinstance(event, Failed):
+                raise DrawingError(event.reason)
+            if isinstance(event, Drawn):
+                made = encoding(event.image, event.candidate, storyboard.model)
+                stripes = [pool.submit(made.deflate, first) for first in made.stripes]
+                waiting.append((event.candidate, made, stripes))
+        for candidate, made, stripes in waiting:
+            file = folder / f"{candidate.name}.png"
+            file.write_bytes(made.join(stripe.result() for stripe in stripes))
 
 
 class Watched:
@@ -142,14 +181,7 @@ def render_story(file: Path, setting: Setting, output: str) -> Rendered:
     begun = time.perf_counter()
     storyboard = load(file)
     with Outputs.open(setting.folder / output, storyboard, setting.environment) as outputs:
-        lanes, label = default_batch(setting.environment), setting.environment.label
-        todo = plan(
-            storyboard,
-            outputs.memory,
-            batch=lanes,
-            captured=setting.environment.on_gpu,
-            environment=label,
-        )
+        todo = planned(storyboard, setting, outputs.memory)
         result = render(todo, engine, outputs, lambda event: None)
     seconds = time.perf_counter() - begun
     if result.interrupted:

@@ -1,7 +1,8 @@
-"""The pieces that a picture is made of, each alone; no floor."""
+"""The pieces that a picture is made of, each alone."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from bench_parts import stories
 from bench_parts.replays import Desk
 from bench_parts.setting import Setting, say
 from bench_parts.theirs import Diffusers
-from bench_parts.timing import in_turn, timed
+from bench_parts.timing import in_turn, judged, timed
 from comicgen.diffusion.attention import BACKENDS, Attention
 from comicgen.diffusion.graph_task import Predict, Task
 from comicgen.diffusion.lora import LoraWeights, read_changes
@@ -23,6 +24,9 @@ from comicgen.storyboard import in_order
 ROUNDS = 5
 COUNTS = (1, 2, 4, 8, 16)
 MOMENT = 500.0
+DECODE_FLOOR, SWITCH_FLOOR = 36.0, 25.0
+"""Milliseconds, at most."""
+
 HEADS = ((10, 2), (20, 4))
 """Of SDXL's self-attention: how many, and in which fraction of the latents' edges; 64 wide."""
 
@@ -30,7 +34,7 @@ HEADS = ((10, 2), (20, 4))
 def measure(setting: Setting) -> dict[str, Any]:
     """A step for each number of pictures, a decode, a switch of LoRAs, and attention."""
     bench = _Bench.of(setting)
-    with bench.our_desk.working():
+    with bench.desk.working():
         steps = [bench.step(count, control) for control in (False, True) for count in COUNTS]
         return {
             "steps": steps,
@@ -42,63 +46,77 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Bench:
-    """diffusers' own modules, and comicgen's."""
+    """diffusers' own modules, and comicgen's: plain, and fused, which is drawn with."""
 
     setting: Setting
     theirs: Any
+    plain: Components
     ours: Components
-    their_desk: Desk
-    our_desk: Desk
+    desks: Mapping[str, Desk]
 
     @classmethod
     def of(cls, setting: Setting) -> "_Bench":
         theirs, parts = Diffusers(setting).pipe, setting.parts
-        ours = load_model(parts.model, setting.device, setting.dtype)
         network: Any = ControlNetModel.from_pretrained(parts.controlnet, dtype=setting.dtype)
-        their_desk = Desk.beside(theirs.unet, network.to(setting.device))
-        our_desk = Desk.beside(ours.unet, load_controlnet(parts.controlnet, ours))
-        return cls(setting, theirs, ours, their_desk, our_desk)
+        desks = {"diffusers' modules": Desk.beside(theirs.unet, network.to(setting.device))}
+        fused = setting.environment.kind == "fused"
+        plain = load_model(parts.model, setting.device, setting.dtype)
+        ours = load_model(parts.model, setting.device, setting.dtype, fused)
+        for name, model in (("plain", plain), ("fused", ours)):
+            desks[name] = Desk.beside(model.unet, load_controlnet(parts.controlnet, model))
+        return cls(setting, theirs, plain, ours, desks)
+
+    @property
+    def desk(self) -> Desk:
+        """The one that is drawn with."""
+        return self.desks["fused"]
 
     def step(self, count: int, controlled: bool) -> dict[str, Any]:
-        """Milliseconds of a step with guidance, called and replayed.
+        """Milliseconds of a step with guidance, called, and replayed.
 
-        Until it is captured a graph costs three calls, the capture and its check.
+        `hasty` gives up that a picture has the bits that it has alone. Until it is captured a
+        graph costs three calls, the capture and its check.
         """
-        desk = self.our_desk
-        task = desk.task(self.setting.size, count, controlled)
-        timestep = desk.timestep(task, MOMENT)
-        inputs, plain = task.inputs(task.latents, timestep), self.their_desk.denoiser(controlled)
-        arms: dict[str, Callable[[], Tensor]] = {
-            "diffusers' modules": lambda: plain.call(inputs),
-            "ours": lambda: task.network.call(inputs),
-        }
-        captured = {}
-        if desk.cache.enabled:
-            seconds, predict = timed(lambda: self._captured(task), self.setting.device)
-            captured["seconds until captured"] = round(seconds, 3)
-            arms["replayed"] = lambda: predict(task.latents, timestep)
+        arms: dict[str, Callable[[], Tensor]] = {}
+        captured: dict[str, Any] = {}
+        for name, desk in self.desks.items():
+            task = desk.task(self.setting.size, count, controlled)
+            inputs = task.inputs(task.latents, desk.timestep(task, MOMENT))
+            arms[name] = partial(task.network.call, inputs)
+            if name != "diffusers' modules" and desk.cache.enabled:
+                seconds, predict = timed(partial(_captured, desk, task), self.setting.device)
+                captured[f"{name}, seconds until captured"] = round(seconds, 3)
+                arms[f"{name}, replayed"] = partial(predict, task.latents, inputs["timestep"])
+        if self.desk.cache.enabled and count > 1:
+            arms["hasty, replayed"] = self._hasty(count, controlled)
         timings = self._in_turn(arms)
-        desk.cache.clear()
+        for desk in self.desks.values():
+            desk.cache.clear()
         say(f"pieces   step {count:2}{', control' * controlled:9} {_told(timings)}")
         return {"pictures": count, "control": controlled, **timings, **captured}
 
-    def _captured(self, task: Task) -> Predict:
-        self.our_desk.cache.capture(task)
-        [predict] = self.our_desk.cache.begin([task])
-        return predict
+    def _hasty(self, count: int, controlled: bool) -> Callable[[], Tensor]:
+        """A graph of the networks alone, without what keeps a picture's bits."""
+        desk = Desk.beside(self.desk.unet, self.desk.controlnet)
+        desk.verdicts.found = _Always()
+        task = desk.task(self.setting.size, count, controlled)
+        predict = _captured(desk, task)
+        return partial(predict, task.latents, desk.timestep(task, MOMENT))
 
     def decode(self) -> dict[str, Any]:
         """Milliseconds from one picture's latents to its pixels."""
         device, shape = self.setting.device, self.ours.latent_shape(self.setting.size)
-        latents = torch.randn(1, *shape, device=device).to(self.setting.dtype)
+        latents = torch.randn(1, *shape, device=device)
+        vaes = {"diffusers' modules": self.theirs.vae, "plain": self.plain.vae}
+        vaes["fused"] = self.ours.vae
 
         def decoding(vae: Any) -> Callable[[], Tensor]:
-            return lambda: vae.decode(latents, return_dict=False)[0]
+            own = latents.to(vae.dtype)
+            return lambda: vae.decode(own, return_dict=False)[0]
 
-        vaes = {"diffusers' modules": self.theirs.vae, "ours": self.ours.vae}
         timings = self._in_turn({name: decoding(vae) for name, vae in vaes.items()})
         say(f"pieces   decode          {_told(timings)}")
-        return timings
+        return {**timings, "fused, ms": judged(timings["fused"], DECODE_FLOOR, most=True)}
 
     def switches(self) -> dict[str, Any]:
         """Milliseconds to read a LoRA's file, and to write it over another's weights."""
@@ -119,7 +137,7 @@ class _Bench:
         timings = self._in_turn({"read": read_all, "switch": switch}, len(loras))
         weights.set([])
         say(f"pieces   LoRA            {_told(timings)}")
-        return timings
+        return {**timings, "switch, ms": judged(timings["switch"], SWITCH_FLOOR, most=True)}
 
     def attention(self) -> list[dict[str, Any]]:
         """Milliseconds of the self-attention of a guided batch of four, by each backend."""
@@ -148,6 +166,19 @@ class _Bench:
         in_turn(arms, 1, device)
         timings = in_turn(arms, self.setting.rounds or ROUNDS, device)
         return {name: round(1e3 * each.median / share, 3) for name, each in timings.items()}
+
+
+class _Always(dict[Any, bool]):
+    """Says of every operation that it may be done at once."""
+
+    def get(self, key: Any, default: Any = None) -> bool:
+        return True
+
+
+def _captured(desk: Desk, task: Task) -> Predict:
+    desk.cache.capture(task)
+    [predict] = desk.cache.begin([task])
+    return predict
 
 
 def _told(timings: Mapping[str, float]) -> str:

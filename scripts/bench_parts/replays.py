@@ -13,7 +13,9 @@ from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.graph_cache import GraphCache
 from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.memory import Memory
-from comicgen.diffusion.prepared import Prepared, invented
+from comicgen.diffusion.prepared import Named, Prepared, invented
+from comicgen.diffusion.together import Verdicts
+from comicgen.engine import GraphOptions
 from comicgen.plan import Bucket, GraphKey
 from comicgen.sizes import Size
 
@@ -27,16 +29,19 @@ class Desk:
     stream: Any
     cache: GraphCache
     memory: Any
+    verdicts: Verdicts
 
     @classmethod
     def beside(cls, unet: Any, controlnet: Any) -> "Desk":
         on_gpu = unet.device.type == "cuda"
         stream: Any = torch.cuda.Stream(unet.device) if on_gpu else None
         memory = Memory(unet.device) if on_gpu else None
-        return cls(unet, controlnet, stream, GraphCache(stream, memory, "any", False), memory)
+        cache = GraphCache(stream, memory, GraphOptions(), "any", "any")
+        return cls(unet, controlnet, stream, cache, memory, Verdicts())
 
     def denoiser(self, controlled: bool) -> Denoiser:
-        return Denoiser(self.unet, self.controlnet if controlled else None, choose(self.unet))
+        controlnet = self.controlnet if controlled else None
+        return Denoiser(self.unet, controlnet, choose(self.unet), self.verdicts)
 
     def task(self, size: Size, batch: int, controlled: bool, seed: int = 5) -> Task:
         bucket = Bucket(batch, size, 1, int(controlled), True)
@@ -56,10 +61,13 @@ class Desk:
         halves: dict[str, Any] = {"device": self.unet.device, "dtype": self.unet.dtype}
         floats: dict[str, Any] = {"device": self.unet.device}
         return Prepared(
-            hidden=torch.empty(rows, 77, config.cross_attention_dim, **halves),
+            text=torch.empty(rows, 77, _text_width(self.unet), **halves),
             pooled=torch.empty(rows, pooled, **halves),
             time_ids=torch.empty(rows, 6, **floats),
             guidance=torch.empty(batch, 1, 1, 1, **floats),
+            control_text=torch.empty(rows, 77, _text_width(self.controlnet), **halves)
+            if controlled
+            else None,
             control_hint=torch.empty(
                 rows, config.block_out_channels[0], size.height // 8, size.width // 8, **halves
             )
@@ -85,6 +93,10 @@ class Desk:
         [predict] = self.cache.begin([task])
         return predict(task.latents, self.timestep(task, moment))
 
+    def call(self, inputs: Named, controlled: bool = False) -> Tensor:
+        """What the network gives for inputs of any number of pictures."""
+        return self.denoiser(controlled).call(inputs)
+
     def eager(self, task: Task, moment: float = 500.0) -> Tensor:
         """What the network itself gives."""
         return task.network.call(task.inputs(task.latents, self.timestep(task, moment)))
@@ -95,3 +107,10 @@ class Desk:
     def replays(self) -> int:
         """How many replays the labels tell of that were not told before."""
         return sum(getattr(event, "replays", 0) for event in self.cache.tell())
+
+
+def _text_width(network: Any) -> int:
+    """Of what it takes for a text: hidden states, or where it is fused keys and values."""
+    keys = getattr(network, "text_keys", None)
+    width: int = keys.width if keys else network.config.cross_attention_dim
+    return width

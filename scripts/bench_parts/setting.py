@@ -1,7 +1,7 @@
 """What all parts of the benchmark share: the model, the machine, the sizes."""
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,11 @@ class Setting:
     rounds: int | None
     panels: int
     folder: Path
+
+    @property
+    def plain(self) -> "Setting":
+        """The same with plain numerics."""
+        return replace(self, environment=self.environment.drawing("plain"))
 
     @property
     def device(self) -> torch.device:

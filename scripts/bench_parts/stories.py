@@ -15,26 +15,43 @@ DOING = ("walking on the left", "waving", "standing on the right")
 WHERE = ("on a beach at night", "in a library")
 STYLE = "comic book style"
 
-LORA_SETS = ((), (("a", 0.8),), (("b", 0.6),), (("a", 0.5), ("c", 0.7)))
+LORA_SETS = (
+    (),
+    (("a", 0.8),),
+    (("b", 0.6),),
+    (("a", 0.5), ("c", 0.7)),
+    (("d", 0.9),),
+    (("b", 0.4), ("d", 0.5)),
+)
 
 
-def one_panel(setting: Setting, candidates: int) -> Storyboard:
-    """A single panel without LoRAs or control."""
-    file = setting.folder / f"panel-{candidates}.yaml"
-    return _story(file, setting, [_panel(0, setting.size)], setting.steps, candidates)
+def one_panel(setting: Setting, candidates: int, controlled: bool = False) -> Storyboard:
+    """A single panel without LoRAs."""
+    file = setting.folder / f"panel-{candidates}{'-control' * controlled}.yaml"
+    panel = _panel(0, setting.size)
+    if controlled:
+        panel["control"] = _control(setting, 0, setting.size)
+    return _story(file, setting, [panel], setting.steps, candidates)
+
+
+def many_panels(setting: Setting, panels: int, candidates: int) -> Storyboard:
+    """Panels of one size that differ in their prompts, without LoRAs or control."""
+    file = setting.folder / f"panels-{panels}-{candidates}.yaml"
+    written = [_panel(number, setting.size) for number in range(panels)]
+    return _story(file, setting, written, setting.steps, candidates)
 
 
 def story(name: str, setting: Setting, panels: int, steps: int, candidates: int) -> Storyboard:
     """Panels of their own prompts, of which LoRA set and size change from one to the next.
 
-    Every third has a control image of its own. Panels 12 apart agree in all but the prompt.
+    Every third has a control image of its own.
     """
     written = []
     for number in range(panels):
         size = setting.sizes[number // len(LORA_SETS) % len(setting.sizes)]
         panel = _panel(number, size)
         panel["loras"] = _loras(setting, number)
-        if number % 3 == 1:
+        if (number + number // len(LORA_SETS)) % 3 == 1:
             panel["control"] = _control(setting, number, size)
         written.append(panel)
     return _story(setting.folder / f"{name}.yaml", setting, written, steps, candidates)
@@ -62,7 +79,7 @@ def _story(
 def _panel(number: int, size: Size) -> dict[str, Any]:
     who, rest = WHO[number % len(WHO)], number // len(WHO)
     prompt = f"{who} {DOING[rest % len(DOING)]} {WHERE[rest // len(DOING) % len(WHERE)]}"
-    return {"id": f"p{number:02d}", "prompt": prompt, "size": str(size)}
+    return {"id": f"p{number:02d}", "prompt": f"{prompt}, scene {number}", "size": str(size)}
 
 
 def _loras(setting: Setting, number: int) -> list[dict[str, Any]]:

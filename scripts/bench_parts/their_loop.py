@@ -8,10 +8,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from diffusers import ControlNetModel, StableDiffusionXLControlNetPipeline
 from PIL import Image
 
-from bench_parts.theirs import TRIAL_STEPS, Diffusers, call, words
+from bench_parts.theirs import TRIAL_STEPS, Diffusers, call, control_of, words
 from bench_parts.timing import timed
 from comicgen.plan import Candidate, Memory, every_candidate
 from comicgen.storyboard import Lora, Panel, Storyboard
@@ -77,7 +76,7 @@ class Loop:
         self._diffusers = diffusers
         self._fused = fused
         self._output = output
-        self._controlled: dict[Path, Any] = {}
+        self._pipes: dict[Path | None, Diffusers] = {}
         self._drawing = self._saving = 0.0
 
     def run(self, storyboard: Storyboard) -> Looped:
@@ -97,25 +96,18 @@ class Loop:
 
     def _draw(self, shot: Shot) -> list[Image.Image]:
         panel, device = shot[0].panel, self._diffusers.setting.device
-        pipe, more = self._diffusers.pipe, words(panel)
-        if panel.control:
-            pipe = self._beside(panel.control.model.folder)
-            more |= _control(panel)
+        more = {**words(panel), **control_of(panel)}
+        pipe = self._beside(panel).pipe
         seconds, pictures = timed(lambda: call(pipe, shot, panel.steps, more), device)
         self._drawing += seconds
         return pictures
 
-    def _beside(self, folder: Path) -> Any:
-        """A pipeline of the same networks with a ControlNet."""
-        if folder not in self._controlled:
-            setting = self._diffusers.setting
-            network: Any = ControlNetModel.from_pretrained(folder, dtype=setting.dtype)
-            pipe = StableDiffusionXLControlNetPipeline.from_pipe(
-                self._diffusers.pipe, controlnet=network.to(setting.device), dtype=setting.dtype
-            )
-            pipe.set_progress_bar_config(disable=True)
-            self._controlled[folder] = pipe
-        return self._controlled[folder]
+    def _beside(self, panel: Panel) -> Diffusers:
+        """The pipeline of a panel, whose ControlNet is read when it first occurs."""
+        name = panel.control and panel.control.model.folder
+        if name not in self._pipes:
+            self._pipes[name] = self._diffusers.beside(panel)
+        return self._pipes[name]
 
     def _save(self, shot: Shot, pictures: Sequence[Image.Image]) -> None:
         begun = time.perf_counter()
@@ -189,14 +181,3 @@ def _sorted(storyboard: Storyboard) -> list[Shot]:
 
 def _loras(shot: Shot) -> LoraSet:
     return shot[0].panel.loras
-
-
-def _control(panel: Panel) -> dict[str, Any]:
-    assert panel.control
-    with Image.open(panel.control.image) as image:
-        return {
-            "image": image.convert("RGB"),
-            "controlnet_conditioning_scale": panel.control.weight,
-            "control_guidance_start": panel.control.start,
-            "control_guidance_end": panel.control.end,
-        }

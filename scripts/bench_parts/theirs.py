@@ -6,7 +6,11 @@ from typing import Any
 import diffusers.utils.logging
 import torch
 import transformers.utils.logging
-from diffusers import StableDiffusionXLPipeline
+from diffusers import (
+    ControlNetModel,
+    StableDiffusionXLControlNetPipeline,
+    StableDiffusionXLPipeline,
+)
 from PIL import Image
 
 from bench_parts.setting import Setting, say
@@ -19,16 +23,41 @@ TRIAL_STEPS = 4
 
 
 class Diffusers:
-    """SDXL's pipeline with a model loaded."""
+    """A pipeline of SDXL's."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, pipe: Any = None) -> None:
+        """The pipeline of the setting's model, loaded now, unless one is given."""
         self.setting = setting
-        pipe: Any = StableDiffusionXLPipeline.from_pretrained(
-            setting.parts.model, dtype=setting.dtype, add_watermarker=False
-        )
+        if pipe is None:
+            pipe = StableDiffusionXLPipeline.from_pretrained(
+                setting.parts.model, dtype=setting.dtype, add_watermarker=False
+            )
+            pipe.to(setting.device)
         pipe.set_progress_bar_config(disable=True)
-        self.pipe = pipe.to(setting.device)
+        self.pipe = pipe
         assert self.pipe.unet.dtype == self.pipe.vae.dtype == setting.dtype
+
+    def beside(self, panel: Panel) -> "Diffusers":
+        """A pipeline of the same networks with the panel's ControlNet; this one without any."""
+        if panel.control is None:
+            return self
+        network: Any = ControlNetModel.from_pretrained(
+            panel.control.model.folder, dtype=self.setting.dtype
+        )
+        pipe = StableDiffusionXLControlNetPipeline.from_pipe(
+            self.pipe, controlnet=network.to(self.setting.device), dtype=self.setting.dtype
+        )
+        return Diffusers(self.setting, pipe)
+
+    def draw(
+        self, candidates: Sequence[Candidate], steps: int, more: Mapping[str, Any]
+    ) -> list[Image.Image]:
+        """All candidates of a panel in one call; see `draw`."""
+        return draw(self.pipe, candidates, steps, more)
+
+    def given(self, panel: Panel) -> dict[str, Any]:
+        """A panel's embeddings, and control if it has one."""
+        return {**self.encode(panel), **control_of(panel)}
 
     @torch.inference_mode()
     def encode(self, panel: Panel) -> dict[str, Any]:
@@ -72,6 +101,19 @@ class Diffusers:
 def words(panel: Panel) -> dict[str, Any]:
     """A panel's texts, by the names under which a pipeline takes them."""
     return {"prompt": panel.prompt, "negative_prompt": panel.negative}
+
+
+def control_of(panel: Panel) -> dict[str, Any]:
+    """A panel's control, by the names under which a pipeline takes it."""
+    if panel.control is None:
+        return {}
+    with Image.open(panel.control.image) as image:
+        return {
+            "image": image.convert("RGB"),
+            "controlnet_conditioning_scale": panel.control.weight,
+            "control_guidance_start": panel.control.start,
+            "control_guidance_end": panel.control.end,
+        }
 
 
 def quiet() -> None:

@@ -60,9 +60,10 @@ def timed(work: Callable[[], Result], device: torch.device) -> tuple[float, Resu
     return time.perf_counter() - begun, result
 
 
-def judged(ratio: float, floor: float) -> dict[str, Any]:
-    """A ratio of theirs to ours beside the least that it must be."""
-    return {"ratio": round(ratio, 4), "floor": floor, "met": ratio >= floor}
+def judged(value: float, floor: float, *, most: bool = False) -> dict[str, Any]:
+    """A figure beside the least that it must be, or the `most`."""
+    met = value <= floor if most else value >= floor
+    return {"value": round(value, 4), "floor": floor, "met": met}
 
 
 def matmul_ceiling(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

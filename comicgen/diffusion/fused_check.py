@@ -1,0 +1,80 @@
+"""Whether the fused kernels work on a device: each against its reference in float32."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comicgen.diffusion import fused_operations
+from comicgen.errors import first_line
+
+_NEAR = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5}
+"""Relative distances that rounding leaves."""
+
+
+@cache
+def why_not_fused(device: torch.device, dtype: torch.dtype) -> str:
+    """Why fused kernels cannot be used; empty where they can. Compiles them on a new machine."""
+    try:
+        with torch.cuda.device(device), torch.inference_mode():
+            wrong = list(wrong_operations(device, dtype))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - what a compiler and its parts may raise is theirs
+        return f"Triton does not work: {first_line(error)}"
+    return f"{', '.join(wrong)} would be wrong" if wrong else ""
+
+
+def wrong_operations(device: torch.device, dtype: torch.dtype) -> Iterator[str]:
+    """The operations whose results are not near those of their references.
+
+    Raises:
+        Exception: whatever Triton, or a compiler that it needs, cannot do.
+    """
+    for name, arguments in _examples():
+        operation: Callable[..., Any] = getattr(fused_operations, name)
+        expected = operation(*arguments)
+        found = operation(*(_there(each, device, dtype) for each in arguments))
+        results = zip(_tensors(found), _tensors(expected), strict=True)
+        if not all(distance(one, other) < _NEAR[dtype] for one, other in results):
+            yield name
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    """The norm of the difference, relative to what is expected, in float64 on the CPU."""
+    wide = expected.double().cpu()
+    return float((found.double().cpu() - wide).norm() / wide.norm())
+
+
+def _examples() -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Arguments that need more than one tile in every direction, and end within one."""
+    chance = torch.Generator().manual_seed(0)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=chance) + 0.5
+
+    picture = numbers(2, 96, 40, 14)
+    channels = [numbers(96) for _ in range(3)]
+    yield "group_norm", (picture, 32, *channels[:2], 1e-5, True, numbers(2, 96), (1.0, 0.5))
+    yield "group_norm", (picture, 32, *channels[:2], 1e-5, False, channels[2])
+    yield "add", (picture, channels[0], numbers(2, 96, 40, 14), channels[1], 0.5)
+    yield "add", (picture, channels[0])
+    for width in (640, 1280):
+        tokens, norm = numbers(2, 7, width), (numbers(width), numbers(width), 1e-5)
+        yield "add_layer_norm", (tokens, numbers(2, 7, width), *norm)
+        yield "add_layer_norm", (tokens, None, *norm)
+    yield "geglu", (3 * numbers(2, 7, 1280),)
+    yield "upsample", (picture, numbers(48, 96, 3, 3), numbers(48), 0.5)
+
+
+def _there(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    there = value.to(device, dtype)
+    return there.to(memory_format=torch.channels_last) if there.ndim == 4 else there
+
+
+def _tensors(value: Any) -> tuple[Tensor, ...]:
+    return value if isinstance(value, tuple) else (value,)

@@ -1,0 +1,92 @@
+"""A process of its own, that begins with nothing: its steps, told as JSON on stdout.
+
+    python -m bench_parts.child ours|MODE BEGUN < a pickled Setting
+
+MODE is one of torch.compile's. BEGUN is the time.time() at which it was started.
+"""
+
+import json
+import pickle
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from bench_parts import ours, stories
+from bench_parts.setting import Setting
+from bench_parts.theirs import Diffusers, quiet
+from bench_parts.timing import in_turn, timed
+from comicgen.diffusion.fused_check import why_not_fused
+
+COUNT = 8
+"""Pictures, drawn side by side."""
+
+ROUNDS = 5
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure one arm, and where that is theirs both in turn afterwards."""
+    arm, begun = arguments[0], float(arguments[1])
+    setting: Setting = pickle.load(sys.stdin.buffer)
+    quiet()
+    told = _ours(setting, begun) if arm == "ours" else _compiled(setting, arm, begun)
+    print(json.dumps(told))
+
+
+def _ours(setting: Setting, begun: float) -> dict[str, Any]:
+    """Seconds to the first pictures, of parts of that, and of the same pictures again."""
+    storyboard = stories.one_panel(setting, COUNT)
+    batch = ours.one_batch(storyboard)
+    kernels, reason = timed(
+        lambda: why_not_fused(torch.device("cuda", 0), setting.dtype), setting.device
+    )
+    assert not reason, reason
+    opening, engine = timed(lambda: ours.open_engine(storyboard, setting), setting.device)
+    draw = partial(ours.draw, engine, batch)
+    first, _ = timed(draw, setting.device)
+    ended = time.time()
+    again = in_turn({"again": draw}, 3, setting.device)["again"].median
+    return {
+        "to the first pictures": round(ended - begun, 3),
+        "kernels": round(kernels, 3),
+        "opening": round(opening, 3),
+        "first": round(first, 3),
+        "again": round(again, 3),
+    }
+
+
+def _compiled(setting: Setting, mode: str, begun: float) -> dict[str, Any]:
+    """Seconds to the first pictures; then of both arms, in turn."""
+    diffusers = Diffusers(setting)
+    pipe = diffusers.pipe
+    pipe.unet.to(memory_format=torch.channels_last)
+    pipe.vae.to(memory_format=torch.channels_last)
+    pipe.unet = torch.compile(pipe.unet, mode=mode, fullgraph=True)
+    pipe.vae.decode = torch.compile(pipe.vae.decode, mode=mode, fullgraph=True)
+    storyboard = stories.one_panel(setting, COUNT)
+    batch = ours.one_batch(storyboard)
+    texts = diffusers.encode(storyboard.panels[0])
+
+    def theirs() -> list[Image.Image]:
+        return diffusers.draw(batch.candidates, setting.steps, texts)
+
+    theirs()
+    ended = time.time()
+    engine = ours.open_engine(storyboard, setting)
+    arms = {"ours": partial(ours.draw, engine, batch), "theirs": theirs}
+    in_turn(arms, 1, setting.device)
+    timings = in_turn(arms, setting.rounds or ROUNDS, setting.device)
+    return {
+        "to the first pictures": round(ended - begun, 3),
+        **{name: timing.each_of(COUNT).to_json() for name, timing in timings.items()},
+    }
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    main(sys.argv[1:])

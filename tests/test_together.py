@@ -1,0 +1,130 @@
+"""Pictures side by side have the bits that each has alone, whatever is made of the batch."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - the field's name for it
+from diffusers import ControlNetModel
+from drawings import write_controlnet
+from test_diffusion_denoiser import SIZE, lane, noise
+
+from comicgen.diffusion import together
+from comicgen.diffusion.conditioning import stack
+from comicgen.diffusion.denoiser import Denoiser
+from comicgen.diffusion.models import Components
+from comicgen.diffusion.together import Together, Verdicts
+
+
+def across(x: torch.Tensor) -> torch.Tensor:
+    """Every row depends on all others."""
+    return torch.softmax(x, 0)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_row: Mapping[Any, int] = {torch.softmax: 1, F.linear: 1}
+    monkeypatch.setattr(together, "_BY_ROW", by_row)
+
+
+@pytest.mark.parametrize("pictures", [2, 3])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_an_operation_that_sees_the_batch_is_done_picture_by_picture(
+    rows: int, pictures: int, watched: None
+) -> None:
+    x, verdicts = noise(pictures * rows, 5), Verdicts()
+    with Together(pictures, verdicts):
+        found = across(x)
+
+    assert list(verdicts.found.values()) == [False]
+    assert torch.equal(found, torch.cat([across(own) for own in x.split(rows)]))
+
+
+def test_one_that_does_not_is_done_at_once(watched: None) -> None:
+    x, verdicts = noise(4, 5), Verdicts()
+    with Together(4, verdicts):
+        found = torch.softmax(x, 1)
+
+    assert list(verdicts.found.values()) == [True]
+    assert torch.equal(found, torch.softmax(x, 1))
+
+
+def test_numbers_that_look_alike_do_not_deceive(watched: None) -> None:
+    """It is tried on random numbers: rows of zeros would agree in any company."""
+    with Together(2, verdicts := Verdicts()):
+        across(torch.zeros(2, 5))
+
+    assert list(verdicts.found.values()) == [False]
+
+
+def test_what_was_tried_is_not_tried_again(watched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = Verdicts()
+    with Together(2, verdicts):
+        across(noise(2, 5))
+    monkeypatch.setattr(together, "_Operation", Tried)
+    with Together(2, verdicts):
+        across(noise(2, 5))
+        with pytest.raises(AssertionError, match="tried again"):
+            across(noise(2, 6))
+
+
+class Tried(together._Operation):
+    def agrees(self) -> bool:
+        raise AssertionError("tried again")
+
+
+def test_within_a_capture_nothing_is_tried_and_the_bits_are_kept(
+    watched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comparing waits for the device, which a capture cannot."""
+    monkeypatch.setattr(together, "_is_capturing", lambda device: True)
+    x, verdicts = noise(2, 5), Verdicts()
+    with Together(2, verdicts):
+        found = across(x)
+
+    assert verdicts.found == {}
+    assert torch.equal(found, torch.cat([across(own) for own in x.split(1)]))
+
+
+def test_weights_are_whole_for_every_picture(watched: None) -> None:
+    x, weight, bias = noise(4, 3, 5), noise(7, 5), noise(7)
+    with Together(2, Verdicts()):
+        found = F.linear(x, weight, bias)
+
+    assert torch.equal(found, torch.cat([F.linear(own, weight, bias) for own in x.split(2)]))
+
+
+def test_a_picture_alone_asks_nothing(watched: None) -> None:
+    with Together(1, verdicts := Verdicts()):
+        across(noise(2, 5))
+
+    assert verdicts.found == {}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("guided", [False, True])
+@pytest.mark.parametrize("controlled", [False, True])
+def test_a_batch_predicts_what_each_picture_predicts_alone(
+    controlled: bool, guided: bool, pocket: Components, tmp_path: Any
+) -> None:
+    """Also on a CPU, whose kernels differ with the batch too."""
+    lanes = [lane(pocket, seed) for seed in range(3)]
+    controlnet = None
+    if controlled:
+        written = write_controlnet(tmp_path, pocket)
+        controlnet = ControlNetModel.from_pretrained(written.folder).eval()
+    else:
+        lanes = [replace(each, image=None) for each in lanes]
+    denoiser = Denoiser(pocket.unet, controlnet)
+    latents, timestep = noise(3, 4, 12, 16), torch.tensor([900.0, 500.0, 100.0])
+
+    def predicted(own: slice) -> torch.Tensor:
+        prepared = denoiser.prepare(stack(lanes[own], SIZE, guided))
+        return denoiser.predict(latents[own], timestep[own], prepared)
+
+    whole = predicted(slice(None))
+    for place in range(3):
+        assert torch.equal(whole[place], predicted(slice(place, place + 1))[0])
+    assert torch.equal(predicted(slice(1, 3)), whole[1:])
