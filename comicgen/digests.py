@@ -7,15 +7,14 @@ is not remembered (git treats "racily clean" files so, see its Documentation/tec
 
 import atexit
 import hashlib
-import json
 import os
-import tempfile
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from comicgen.cache import cache_folder, read_cache, write_cache
 
 SETTLED = 2_000_000_000  # ns; the coarsest clock of a common file system, FAT, ticks every 2 s
 MANY = 8192  # entries, about 1 MB of JSON
@@ -47,14 +46,8 @@ def digest_files(folder: Path, files: Iterable[Path]) -> str:
 
 
 def _cache_file() -> Path | None:
-    """Where digests are remembered; None where there is neither a setting nor a home."""
-    if own := os.environ.get("COMICGEN_CACHE"):
-        return Path(own) / "digests.json"
-    shared = os.environ.get("XDG_CACHE_HOME", "")
-    with suppress(RuntimeError):
-        base = Path(shared) if os.path.isabs(shared) else Path.home() / ".cache"
-        return base / "comicgen" / "digests.json" if base.is_absolute() else None
-    return None
+    folder = cache_folder()
+    return folder / "digests.json" if folder else None
 
 
 @cache
@@ -100,17 +93,13 @@ class _Digests:
         entries = _read(self._file) | self._new
         if len(entries) > MANY:
             entries = {key: entry for key, entry in entries.items() if os.path.exists(key)}
-        with suppress(OSError):
-            _write(self._file, entries)
+        write_cache(self._file, entries)
         self._new, self._unsaved = {}, 0
 
 
 def _read(file: Path | None) -> dict[str, Entry]:
     """The entries of a cache file; whatever is missing or damaged counts as not there."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8")) if file else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
+    content = read_cache(file)
     if not isinstance(content, dict):
         return {}
     return {key: (entry[0], entry[1], entry[2]) for key, entry in content.items() if _sound(entry)}
@@ -122,15 +111,3 @@ def _sound(entry: Any) -> bool:
         and [type(part) for part in entry] == [int, int, str]
         and len(entry[2]) == 64
     )
-
-
-def _write(file: Path, entries: dict[str, Entry]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".digests-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as temporary:
-            json.dump(entries, temporary, separators=(",", ":"))
-        os.replace(name, file)
-    except OSError:
-        os.unlink(name)
-        raise

@@ -5,15 +5,14 @@ import platform
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from shutil import which
+from typing import Self
 
 from comicgen.errors import CommandError
-
-NUMERICS = "plain"
-"""The bits of torch and its libraries, whatever kernels give them."""
+from comicgen.numerics import Numerics, full_name, kind_of, why_not_fused
 
 _PROC = Path("/proc")
 _DEV = Path("/dev")
@@ -25,7 +24,8 @@ class Environment:
 
     `device` is torch's word for it (cpu, cuda, cuda:1), `hardware` its name; `threads` share
     the work of a kernel on a CPU, and split sums by their number (0 on a GPU, where they do not);
-    `precision` is fp32, fp16 or bf16; the rest are versions, and `numerics` the choice of kernels.
+    `precision` is fp32, fp16 or bf16; the rest are versions, and `numerics` the choice of kernels
+    by its full name.
     """
 
     device: str
@@ -35,7 +35,7 @@ class Environment:
     torch: str
     diffusers: str
     transformers: str
-    numerics: str = NUMERICS
+    numerics: str = "plain"
 
     @property
     def on_gpu(self) -> bool:
@@ -51,6 +51,22 @@ class Environment:
             f"diffusers {self.diffusers}, transformers {self.transformers}, "
             f"{self.numerics} numerics"
         )
+
+    @property
+    def kind(self) -> Numerics:
+        """Whether its numerics are plain or fused."""
+        return kind_of(self.numerics)
+
+    @property
+    def why_not_fused(self) -> str:
+        """Why nothing can be drawn here with fused numerics; "" where it can."""
+        return why_not_fused(self.on_gpu, self.precision)
+
+    def drawing(self, numerics: Numerics) -> Self:
+        """The same with these numerics."""
+        if numerics == self.kind:
+            return self
+        return replace(self, numerics=full_name(numerics, self.hardware, self.torch))
 
     def to_json(self) -> dict[str, str | int]:
         """As plain JSON, for the manifest."""
@@ -83,6 +99,17 @@ def current(device: str, precision: str | None) -> Environment:
 def default_batch(environment: Environment) -> int:
     """How many lanes a batch gets: on a CPU they would only wait for each other."""
     return 8 if environment.on_gpu else 1
+
+
+def driver() -> str:
+    """The version of NVIDIA's driver; "" where there is none."""
+    told = _PROC / "driver/nvidia/version"
+    text = told.read_text(errors="replace") if told.exists() else ""
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    if match:
+        return match[1]
+    listed = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
+    return listed.partition("\n")[0]
 
 
 def _can_use_gpu(torch: str) -> bool:
@@ -143,8 +170,13 @@ def _gpus_of_driver() -> list[str]:
 
 
 def _gpus_of_nvidia_smi() -> list[str]:
+    return re.findall(r"^GPU \d+: (.+?) \(UUID", _nvidia_smi("-L"), re.MULTILINE)
+
+
+def _nvidia_smi(*arguments: str) -> str:
+    """What nvidia-smi says; nothing where there is none."""
     command = which("nvidia-smi")
     if not command:
-        return []
-    listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False)
-    return re.findall(r"^GPU \d+: (.+?) \(UUID", listed.stdout, re.MULTILINE)
+        return ""
+    ran = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
+    return ran.stdout.strip()

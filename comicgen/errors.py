@@ -7,7 +7,8 @@ ComicgenError
 ├── OutputError           2   the output folder is busy, foreign, damaged or cannot be written
 ├── MachineError          4   the machine stopped the run; what is finished stays
 │   ├── DiskFull
-│   └── DeviceLost
+│   ├── DeviceLost
+│   └── NumericsError         the device cannot draw with the numerics that it was asked for
 └── CandidateError        -   one candidate cannot be drawn; the engine turns it into `Failed`
 """
 
@@ -88,6 +89,10 @@ class DiskFull(MachineError):  # noqa: N818 - named after what the user sees
 
 class DeviceLost(MachineError):  # noqa: N818 - named after what the user sees
     """The device does not answer any more."""
+
+
+class NumericsError(MachineError):
+    """The device cannot draw with the numerics that it was asked for; nothing was drawn yet."""
 
 
 class CandidateError(ComicgenError):

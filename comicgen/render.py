@@ -50,7 +50,8 @@ def render(plan: Plan, engine: Engine, outputs: Outputs, report: Report) -> Resu
     interrupted = False
     keeping = Keeping(outputs, report)
     try:
-        with Interruption(report) as interruption, outputs.run(plan.pictures), keeping:
+        choices = [choice.to_json() for choice in plan.choices]
+        with Interruption(report) as interruption, outputs.run(plan.pictures, choices), keeping:
             for number, batch in enumerate(plan.batches, start=1):
                 interruption.heed(keeping.finish)
                 for event in engine.draw(batch, plan.batches[number:]):

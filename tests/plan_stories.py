@@ -13,7 +13,7 @@ from comicgen.sizes import Size
 from comicgen.storyboard import Control, Lora, Model, Panel, Storyboard
 
 WIDE, SQUARE = Size(96, 64), Size(64, 64)
-MANY = 200
+MANY = 1000
 """So many steps that the first use of a graph hardly counts."""
 
 
@@ -68,16 +68,6 @@ def remembered(storyboard: Storyboard, *names: str, **changes: Any) -> Memory:
 
 def lanes(made: Plan) -> list[list[str | None]]:
     return [[lane.name if lane else None for lane in batch.lanes] for batch in made.batches]
-
-
-def places(made: Plan) -> dict[str, tuple[object, int]]:
-    """Bucket, and lane, of every candidate in the batches."""
-    return {
-        lane.name: (batch.bucket, index)
-        for batch in made.batches
-        for index, lane in enumerate(batch.lanes)
-        if lane
-    }
 
 
 LANES = st.sampled_from(LADDER)

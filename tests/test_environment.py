@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from comicgen import environment
-from comicgen.environment import Environment, current, default_batch
+from comicgen.environment import Environment, current, default_batch, driver
 from comicgen.errors import CommandError
 
 CPU_BUILD, CUDA_BUILD = "2.13.0+cpu", "2.13.0"
@@ -142,6 +142,27 @@ def test_a_device_that_is_not_there_is_refused(machine: Path, device: str, messa
 def test_a_gpu_on_a_machine_without_one_is_refused(machine: Path) -> None:
     with pytest.raises(CommandError, match="no NVIDIA GPU found here; use --device auto"):
         current("cuda", None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Oct 28 02:20:32 UTC 2025",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build",
+    ],
+)
+def test_the_driver_tells_its_version(machine: Path, line: str) -> None:
+    put_gpus(machine, "NVIDIA H200")
+    (machine / "proc/driver/nvidia/version").write_text(f"{line}\nGCC version:  gcc 13.3.0\n")
+
+    assert driver() == "580.159.04"
+
+
+def test_nvidia_smi_tells_the_drivers_version_where_it_has_no_files(machine: Path) -> None:
+    assert driver() == ""
+    put_nvidia_smi(machine, "580.159.04", "580.159.04")
+
+    assert driver() == "580.159.04"
 
 
 def test_the_label_tells_all_but_which_of_equal_gpus() -> None:

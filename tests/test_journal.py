@@ -1,5 +1,6 @@
 """The journal forgives what a crash can do to it, and nothing else."""
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from comicgen.outputs.entries import (
     Entry,
     Failure,
     Head,
+    Settled,
     decode,
     encode,
 )
@@ -24,7 +26,8 @@ from comicgen.outputs.journal import Journal, create, read
 HEAD = Head("demo", "../../storyboards/demo.yaml", "plain", "0.1.0")
 DIGEST = "0f" * 32
 ENTRIES: list[Entry] = [
-    Begun("2025-01-01T00:00:00+00:00", {"device": "cpu"}, 3, ["a warning"]),
+    Begun("2025-01-01T00:00:00+00:00", {"device": "cpu"}, 3, ["a warning"], [{"graph": True}]),
+    Settled({"width": 64, "height": 96}, "plain"),
     Asked({"kind": "more", "panels": ["p01"], "count": 2}),
     Done(
         candidate="p01-c01",
@@ -49,6 +52,15 @@ ENTRIES: list[Entry] = [
     Ended("2025-01-01T00:01:00+00:00", 60.0, 10**9, "interrupted"),
 ]
 LAST = Note("after all")
+
+
+def test_a_run_of_which_no_choices_were_written_had_none() -> None:
+    """As in journals that are older than choices."""
+    begun = Begun("2025-01-01T00:00:00+00:00", {"device": "cpu"}, 3, ["a warning"])
+    line = encode(begun).replace(b', "choices": []', b"")
+    body, _, _ = line.rpartition(b', "crc"')
+
+    assert begun == decode(body + b', "crc": "%08x"}' % zlib.crc32(body))
 
 
 def written(path: Path, entries: list[Entry]) -> Path:

@@ -25,11 +25,21 @@ from comicgen.sketch import sketch
 WITHIN = GraphLabel(2, "1 x 48x32, control", 1.5, 2**30, 2 * 2**30, 4, "cudnn")
 OUTSIDE = GraphLabel(1, "1 x 48x32", 0.5, 2**29, 2**30, 2, "math")
 
+CHOICE = {
+    "bucket": "1 x 48x32",
+    "numerics": "plain",
+    "graph": True,
+    "eager": 0.066,
+    "replayed": 0.035,
+    "plain": 0.035,
+    "fused": None,
+}
+
 VALIDATOR = jsonschema.Draft202012Validator(manifest_schema())
 
 
 def save(outputs: Outputs, drawn: Drawn) -> None:
-    outputs.save(drawn, alone(drawn.candidate), outputs.encode(drawn))
+    outputs.save(drawn, alone(drawn.candidate), outputs.encoding(drawn).whole())
 
 
 @pytest.fixture
@@ -39,9 +49,9 @@ def mixed(tmp_path: Path) -> dict[str, Any]:
     journal = folder_for(storyboard.path) / "journal.jsonl"
     draw_until_killed(storyboard, 0, lambda: journal.exists() and b"begun" in journal.read_bytes())
     first, second, third = candidates(storyboard)
-    with opened(storyboard) as outputs, outputs.run(3):
+    with opened(storyboard) as outputs, outputs.run(3, [CHOICE]):
         save(outputs, Drawn(second, sketch(second), 0.5, ("decoded again",)))
-        outputs.fail(Failed(first, "not a number"))
+        outputs.fail(Failed(first, "not a number"), alone(first))
         outputs.keep(Note("the LoRA is for another base"), alone(second), None)
         for label in (WITHIN, OUTSIDE, replace(WITHIN, replays=8)):
             outputs.keep(label, alone(second), None)
@@ -116,12 +126,30 @@ def test_a_run_tells_the_last_label_of_each_graph_in_order_of_number(
     assert ended["graphs"] == [asdict(OUTSIDE), asdict(replace(WITHIN, replays=8))]
 
 
+def test_a_run_tells_how_it_chose_to_draw_each_bucket(mixed: dict[str, Any]) -> None:
+    killed, ended = mixed["runs"]
+
+    assert {choice["graph"] for choice in killed["choices"]} == {True}
+    assert ended["choices"] == [CHOICE]
+
+
+@pytest.mark.parametrize("change", [{"numerics": "odd"}, {"eager": -1}, {"graph": None}])
+def test_the_schema_refuses_a_choice_that_is_none(
+    mixed: dict[str, Any], change: dict[str, Any]
+) -> None:
+    mixed["runs"][1]["choices"] = [{**CHOICE, **change}]
+
+    assert not VALIDATOR.is_valid(mixed)
+
+
 def test_the_schema_says_what_every_number_of_a_graph_counts() -> None:
     run = manifest_schema()["properties"]["runs"]["items"]["properties"]
     graph = run["graphs"]["items"]["properties"]
 
+    choice = run["choices"]["items"]["properties"]
     assert graph.keys() == asdict(WITHIN).keys()
-    assert all("description" in each for each in graph.values())
+    assert choice.keys() == CHOICE.keys()
+    assert all("description" in each for each in (*graph.values(), *choice.values()))
 
 
 def test_nothing_in_candidates_differs_between_two_runs_of_the_same(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """The output folder remembers what was drawn, what failed and what was asked for."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sketch_run import (
     ENVIRONMENT,
+    alone,
     candidates,
     draw,
     journal,
@@ -17,9 +19,11 @@ from sketch_run import (
     story,
 )
 
-from comicgen.engine import Failed
+from comicgen.engine import Drawn, Failed, Measured
 from comicgen.outputs import Outputs, folder_for
 from comicgen.plan import Selection, plan, request
+from comicgen.sizes import Size
+from comicgen.sketch import sketch
 from comicgen.storyboard import Storyboard
 
 
@@ -101,7 +105,7 @@ class TestMemory:
         storyboard = story(tmp_path)
         first, *_ = candidates(storyboard)
         with opened(storyboard) as outputs:
-            outputs.fail(Failed(first, "not a number"))
+            outputs.fail(Failed(first, "not a number"), alone(first))
 
         past = memory_of(storyboard).candidates[first.name]
 
@@ -151,3 +155,50 @@ class TestMemory:
 
         assert past.seconds == journal(storyboard, "done")[0]["seconds"]
         assert past.fields == manifest(storyboard)["candidates"][0]["fields"]
+
+
+class TestNumerics:
+    def test_what_was_decided_for_a_size_is_remembered(self, tmp_path: Path) -> None:
+        storyboard = story(tmp_path)
+        with opened(storyboard) as outputs:
+            outputs.settle({Size(48, 32): "plain", Size(32, 32): "fused"})
+            assert outputs.memory.sizes == {Size(48, 32): "plain", Size(32, 32): "fused"}
+
+        assert memory_of(storyboard).sizes == {Size(48, 32): "plain", Size(32, 32): "fused"}
+        assert memory_of(storyboard).numerics == "plain"
+
+    def test_a_picture_and_a_failure_are_labelled_with_the_numerics_of_their_batch(
+        self, tmp_path: Path
+    ) -> None:
+        storyboard = story(tmp_path)
+        first, second, third, *_ = candidates(storyboard)
+        fused = ENVIRONMENT.drawing("fused")
+        folder = folder_for(storyboard.path)
+        with Outputs.open(folder, storyboard, fused) as outputs:
+            for candidate, kind in ((first, "fused"), (second, "plain")):
+                batch = replace(alone(candidate), numerics=kind)
+                drawn = Drawn(candidate, sketch(candidate), 1.0)
+                outputs.keep(drawn, batch, outputs.encoding(drawn).whole())
+            outputs.keep(Failed(third, "nan"), replace(alone(third), numerics="plain"), None)
+
+        told = {line["candidate"]: line["environment"] for line in journal(storyboard)[1:]}
+        assert told == {
+            first.name: fused.label,
+            second.name: ENVIRONMENT.label,
+            third.name: ENVIRONMENT.label,
+        }
+
+    def test_what_an_engine_measured_is_not_of_the_folder(self, tmp_path: Path) -> None:
+        storyboard = story(tmp_path)
+        first, *_ = candidates(storyboard)
+        with opened(storyboard) as outputs:
+            outputs.keep(Measured("plain", alone(first).bucket, 1.0), alone(first), None)
+
+        assert [line["event"] for line in journal(storyboard)] == ["head"]
+
+    def test_how_long_a_file_is_is_remembered(self, tmp_path: Path) -> None:
+        storyboard = story(tmp_path)
+        draw(storyboard)
+        known = memory_of(storyboard).candidates["p01-c01"]
+
+        assert known.bytes == len(pictures(storyboard)["p01/p01-c01.png"])

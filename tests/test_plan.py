@@ -18,7 +18,6 @@ from plan_stories import (
     model,
     panel,
     past,
-    places,
     remembered,
     stories,
     story,
@@ -30,9 +29,11 @@ from comicgen.plan import (
     Candidate,
     Memory,
     Selection,
+    Terms,
     every_candidate,
     plan,
 )
+from comicgen.plan.lanes import assign
 from comicgen.storyboard import Storyboard
 
 
@@ -94,14 +95,23 @@ def test_candidates_of_a_batch_share_all_that_a_batch_fixes_and_are_not_too_many
 
 @settings(deadline=None)
 @given(st.data(), stories(), LANES)
-def test_bucket_and_lane_do_not_depend_on_what_is_done_or_selected(
+def test_no_lane_is_drawn_for_what_is_done_or_waits(
     data: st.DataObject, storyboard: Storyboard, batch: int
 ) -> None:
     memory = data.draw(memories(storyboard))
     made = plan(storyboard, memory, data.draw(selections(storyboard)), batch=batch)
-    whole = plan(storyboard, Memory(more=memory.more), batch=batch)
+    lacking = [each.candidate for each in made.drawn]
 
-    assert places(made).items() <= places(whole).items()
+    assert list(made.batches) == assign(lacking, Terms(batch))
+    assert all(each.candidates == each.lanes[: len(each.candidates)] for each in made.batches)
+
+
+def test_what_is_left_of_a_batch_is_packed_anew() -> None:
+    storyboard = story(panel(candidates=8, steps=MANY))
+    done = [f"p01-c{number:02d}" for number in (1, 2, 3, 5, 6, 8)]
+    made = plan(storyboard, remembered(storyboard, *done), batch=8)
+
+    assert lanes(made) == [["p01-c04", "p01-c07"]]
 
 
 @settings(deadline=None)
@@ -165,7 +175,8 @@ def test_prompts_guidance_and_control_weights_may_differ_within_a_batch() -> Non
 
 
 def test_guidance_of_one_is_drawn_unguided_and_apart() -> None:
-    made = plan(story(panel("a", guidance=1), panel("b", guidance=1.5)), Memory(), batch=4)
+    panels = [panel("a", guidance=1, steps=MANY), panel("b", guidance=1.5, steps=MANY)]
+    made = plan(story(*panels), Memory(), batch=4)
 
     assert [each.bucket.guided for each in made.batches] == [False, True]
 
@@ -253,15 +264,16 @@ def test_a_number_that_more_added_can_be_selected() -> None:
 
 
 def test_the_plan_as_json_names_batches_lanes_and_every_candidates_reason() -> None:
-    storyboard = story(panel("a", candidates=4, steps=MANY, control=control(), loras=(lora("x"),)))
+    storyboard = story(panel("a", candidates=5, steps=MANY, control=control(), loras=(lora("x"),)))
     made = plan(storyboard, remembered(storyboard, "a-c01"), batch=4).to_json()
 
     assert made["batches"] == [
         {
             "bucket": "4 x 64x64, control",
-            "lanes": [None, "a-c02", "a-c03", "a-c04"],
+            "lanes": ["a-c02", "a-c03", "a-c04", "a-c05"],
             "size": "64x64",
             "guided": True,
+            "numerics": "plain",
             "sampler": "euler",
             "steps": MANY,
             "loras": [{"file": "x", "weight": 0.8}],
@@ -272,6 +284,7 @@ def test_the_plan_as_json_names_batches_lanes_and_every_candidates_reason() -> N
         ("a-c02", "draw", {"kind": "new", "detail": ""}),
         ("a-c03", "draw", {"kind": "new", "detail": ""}),
         ("a-c04", "draw", {"kind": "new", "detail": ""}),
+        ("a-c05", "draw", {"kind": "new", "detail": ""}),
         ("a-c01", "kept", {"kind": "done", "detail": ""}),
     ]
     assert made["seconds"] == 4.0

@@ -5,9 +5,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from plan_stories import MANY, SQUARE, WIDE, only_candidate, panel, past, remembered, story
+from plan_stories import SQUARE, WIDE, lora, only_candidate, panel, past, remembered, story
 
-from comicgen.plan import Batch, Costs, Eta, Memory, Plan, every_candidate, plan
+from comicgen.plan import Batch, Costs, Disk, Eta, Memory, Plan, every_candidate, plan
 from comicgen.storyboard import Storyboard
 
 GROUPS = story(panel("wide", size=WIDE, candidates=50), panel("square", size=SQUARE, candidates=50))
@@ -101,12 +101,12 @@ def test_one_slow_first_picture_does_not_spoil_the_eta() -> None:
 
 
 def test_empty_lanes_cost_as_much_as_full_ones() -> None:
-    storyboard = story(panel(candidates=8, steps=MANY))
-    names = [f"p01-c{number:02d}" for number in range(2, 9)]
-    made = plan(storyboard, remembered(storyboard, *names), batch=8)
+    panels = [panel(f"p{index}", loras=(lora(str(index)),), candidates=4) for index in range(8)]
+    storyboard = story(*panels, panel("last", candidates=3))
+    made = replace(plan(storyboard, Memory(), batch=4), costs=Costs.learned(remembered(storyboard)))
 
-    assert made.pictures == 1
-    assert made.seconds == 8.0
+    assert (made.pictures, made.padded) == (35, 1)
+    assert made.seconds == 36.0
 
 
 def cost_of(storyboard: Storyboard, costs: Costs) -> float | None:
@@ -127,11 +127,22 @@ def test_costs_come_from_pictures_drawn_in_the_same_environment() -> None:
     candidate = only_candidate(story(panel(candidates=1)))
     memory = Memory({"p01-c01": past(candidate, seconds=3.0)})
 
-    assert Costs.learned(memory, "elsewhere") == Costs()
-    assert list(Costs.learned(memory, "here").seconds.values()) == [3.0]
+    assert Costs.learned(memory, ["elsewhere"]) == Costs()
+    assert list(Costs.learned(memory, ["elsewhere", "here"]).seconds.values()) == [3.0]
 
 
 def test_nothing_to_draw_costs_nothing() -> None:
     made = plan(GROUPS, remembered(GROUPS))
 
     assert made.seconds == 0
+
+
+def test_disk_is_what_pictures_of_the_size_took_and_else_three_bytes_a_pixel() -> None:
+    storyboard = story(panel("a", candidates=3), panel("b", size=WIDE, candidates=1))
+    one, two, three, wide = every_candidate(storyboard, Memory())
+    known = Memory({one.name: past(one, bytes=1000), two.name: past(two, bytes=2000)})
+
+    assert Disk.of([three], known) == Disk(1500, at_most=False)
+    assert Disk.of([three, wide], known) == Disk(1500 + 3 * 96 * 64, at_most=True)
+    assert Disk.of([], Memory()) == Disk(0, at_most=False)
+    assert plan(storyboard, known).disk == Disk(1500 + 3 * 96 * 64, at_most=True)

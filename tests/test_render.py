@@ -114,7 +114,7 @@ def test_only_what_failed_is_drawn_again(tmp_path: Path) -> None:
 def test_the_first_signal_stops_after_the_running_batch(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    storyboard = story(tmp_path, panel("p01", candidates=12))
+    storyboard = story(tmp_path, panel("p01", candidates=12, steps=1000))
     reported: list[Any] = []
 
     result = draw(storyboard, Disturbed(5, signal_once(number)), batch=4, report=reported.append)
@@ -128,7 +128,7 @@ def test_the_first_signal_stops_after_the_running_batch(
 
 
 def test_the_second_signal_stops_at_once_without_a_partial_file(tmp_path: Path) -> None:
-    storyboard = story(tmp_path, panel("p01", candidates=8))
+    storyboard = story(tmp_path, panel("p01", candidates=8, steps=1000))
 
     result = draw(storyboard, Disturbed(6, signal_twice), batch=4)
 
@@ -140,7 +140,7 @@ def test_the_second_signal_stops_at_once_without_a_partial_file(tmp_path: Path) 
 
 
 def test_a_signal_in_the_last_batch_lets_the_run_end_well(tmp_path: Path) -> None:
-    storyboard = story(tmp_path, panel("p01", candidates=4))
+    storyboard = story(tmp_path, panel("p01", candidates=4, steps=1000))
 
     result = draw(storyboard, Disturbed(4, signal_once(signal.SIGINT)), batch=4)
 

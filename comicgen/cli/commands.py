@@ -13,7 +13,9 @@ from comicgen import __version__, pocket
 from comicgen.cli import reports
 from comicgen.cli.graphs import Wish, graph_options
 from comicgen.cli.say import answer, say
+from comicgen.cli.situation import Wish as NumericsWish
 from comicgen.cli.situation import look
+from comicgen.environment import current
 from comicgen.errors import ComicgenError, CommandError, Complaint, MachineError, StoryboardError
 from comicgen.outputs import manifest_schema
 from comicgen.plan import LADDER, Kind, Selection
@@ -69,6 +71,15 @@ Lanes = Annotated[
 ]
 Device = Annotated[
     str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:1 and so on.")
+]
+
+Kernels = Annotated[
+    NumericsWish,
+    typer.Option(
+        "--numerics",
+        help="plain: torch's kernels; fused: faster ones with other last bits; auto: what the "
+        "folder has, else what is quicker.",
+    ),
 ]
 
 
@@ -136,6 +147,7 @@ def render(
     output: Output = None,
     batch: Lanes = None,
     device: Device = "auto",
+    numerics: Kernels = "auto",
     graphs: Annotated[
         Wish,
         typer.Option(
@@ -172,8 +184,8 @@ def render(
     seen = look(story, output, device)
     options = graph_options(graphs, precapture, debug_graphs, seen.environment)
     chosen = _selection(panel, candidate, failed)
-    order = Order(chosen, kind, more, batch, options, verbose, json)
-    raise typer.Exit(carry_out(seen, order))
+    order = Order(chosen, kind, more, numerics, options, verbose, json)
+    raise typer.Exit(carry_out(seen.ready(numerics, batch, options.enabled), order))
 
 
 @app.command("plan")
@@ -185,13 +197,32 @@ def plan_(
     output: Output = None,
     batch: Lanes = None,
     device: Device = "auto",
+    numerics: Kernels = "auto",
     json: Json = False,
 ) -> None:
-    """Show what `render` would draw: batches, order, and the reason of every candidate."""
+    """Show what `render` would draw, why, how, and what the night needs."""
     seen = look(story, output, device)
-    planned = seen.plan(_selection(panel, candidate, failed), batch)
+    on_gpu = seen.environment.on_gpu
+    seen = seen.ready(numerics, batch, on_gpu)
+    planned = seen.plan(_selection(panel, candidate, failed))
     reports.warn(seen.storyboard)
-    reports.plan(planned, seen.folder, seen.environment.on_gpu, json)
+    reports.plan(planned, seen.folder, seen.weights(planned) if on_gpu else None, json)
+
+
+@app.command()
+def calibrate(
+    story: Story,
+    batch: Lanes = None,
+    device: Device = "auto",
+    numerics: Kernels = "auto",
+    json: Json = False,
+) -> None:
+    """Measure on this GPU what the storyboard's batches cost, once, for `plan` and `render`."""
+    from comicgen.cli.calibrating import calibrate
+
+    storyboard = load(story)
+    reports.warn(storyboard)
+    calibrate(storyboard, current(device, storyboard.precision), numerics, batch, json)
 
 
 @app.command()

@@ -3,15 +3,21 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from time import perf_counter
 
+from comicgen.calibration import Calibration
 from comicgen.cli import reports
+from comicgen.cli.engines import Engines
 from comicgen.cli.graphs import telling_graphs
 from comicgen.cli.progress import Progress, print_line
 from comicgen.cli.say import answer, count, say
-from comicgen.cli.situation import Situation
-from comicgen.engine import Engine, Event, GraphOptions
+from comicgen.cli.situation import Situation, Wish
+from comicgen.engine import Engine, Event, GraphOptions, Measured
 from comicgen.environment import Environment
+from comicgen.errors import NumericsError
+from comicgen.numerics import Numerics
 from comicgen.outputs import Outputs, refuse_unusable
 from comicgen.plan import EVERYTHING, Kind, Plan, Request, Selection, request
 from comicgen.render import Report, Result, Stopping
@@ -26,7 +32,7 @@ class Order:
     selection: Selection
     kind: Kind | None
     more: int | None
-    batch: int | None
+    numerics: Wish
     graphs: GraphOptions
     verbose: bool
     json: bool
@@ -42,20 +48,34 @@ def open_engine(model: Model, environment: Environment, options: GraphOptions) -
 def carry_out(seen: Situation, order: Order) -> int:
     """Draw what the order asks for and is not done; the exit code.
 
-    The model is loaded before anything is written, so that a wrong one leaves no trace.
+    The model is loaded before anything is written, so that a wrong one leaves no trace. Where
+    fused numerics turn out to fail, a new folder whose author did not ask for them is plain.
     """
     reports.warn(seen.storyboard)
+    try:
+        return _carry_out(seen, order)
+    except NumericsError as error:
+        if order.numerics != "auto" or seen.memory.numerics:
+            raise
+        say(f"warning: drawing with plain numerics, as {error}", style="yellow")
+    return _carry_out(seen.in_plain(), order)
+
+
+def _carry_out(seen: Situation, order: Order) -> int:
     _, todo = _decide(seen, order)
     refuse_unusable(seen.folder)
-    engine = _load(seen, todo, order) if todo.batches else None
-    with Outputs.open(seen.folder, seen.storyboard, seen.environment) as outputs:
-        asked, todo = _decide(replace(seen, memory=outputs.memory), order)
-        if asked:
-            outputs.ask(asked)
-        result = Result()
-        if todo.batches:
-            with _telling(todo, order) as tell:
-                result = draw(todo, engine or _load(seen, todo, order), outputs, tell)
+    with _remembering(seen) as calibration:
+        engines = _load(seen, todo, order, calibration) if todo.batches else None
+        with Outputs.open(seen.folder, seen.storyboard, seen.environment) as outputs:
+            asked, todo = _decide(replace(seen, memory=outputs.memory), order)
+            if asked:
+                outputs.ask(asked)
+            result = Result()
+            if todo.batches:
+                engines = engines or _load(seen, todo, order, calibration)
+                outputs.settle(todo.unsettled)
+                with _telling(todo, order, calibration) as tell:
+                    result = draw(todo, engines, outputs, tell)
     _conclude(todo, result, seen.folder, order)
     return result.exit_code
 
@@ -67,23 +87,61 @@ def _decide(seen: Situation, order: Order) -> tuple[Request | None, Plan]:
         asked = request(seen.storyboard, seen.memory, order.selection, order.kind, order.more)
     if asked:
         seen = replace(seen, memory=seen.memory.with_request(asked))
-    return asked, seen.plan(order.selection, order.batch)
+    return asked, seen.plan(order.selection)
 
 
-def _load(seen: Situation, todo: Plan, order: Order) -> Engine:
+def _load(seen: Situation, todo: Plan, order: Order, calibration: Calibration | None) -> Engines:
+    """The engines, of which the first is open."""
     if not order.json:
         say(f"drawing {count(todo.pictures, 'picture')} into {seen.folder}")
-    return open_engine(seen.storyboard.model, seen.environment, order.graphs)
+    options = replace(order.graphs, without=todo.without)
+    engines = engines_of(seen.storyboard.model, seen.environment, options, calibration)
+    engines.open(todo.batches[0].numerics)
+    return engines
+
+
+def engines_of(
+    model: Model,
+    environment: Environment,
+    options: GraphOptions,
+    calibration: Calibration | None,
+) -> Engines:
+    """The engines of a model in an environment; how long opening them takes is remembered."""
+
+    def open_one(numerics: Numerics) -> Engine:
+        own = environment.drawing(numerics)
+        if calibration is None:
+            return open_engine(model, own, options)
+        import_module("comicgen.diffusion.engine")  # takes as long with any numerics
+        begun = perf_counter()
+        engine = open_engine(model, own, options)
+        calibration.opened(own.numerics, perf_counter() - begun)
+        return engine
+
+    return Engines(open_one)
 
 
 @contextmanager
-def _telling(todo: Plan, order: Order) -> Iterator[Report]:
+def _remembering(seen: Situation) -> Iterator[Calibration | None]:
+    """What is remembered of this machine, saved in the end; a CPU has nothing to choose."""
+    calibration = seen.calibration if seen.environment.on_gpu else None
+    try:
+        yield calibration
+    finally:
+        if calibration:
+            calibration.save()
+
+
+@contextmanager
+def _telling(todo: Plan, order: Order, calibration: Calibration | None) -> Iterator[Report]:
     """Lines for programs or a bar for people, and for who wants it verbose the graphs too."""
     with ExitStack() as stack:
         told = [stack.enter_context(telling_graphs())] if order.verbose else []
         told.append(print_line if order.json else stack.enter_context(Progress(todo)))
 
         def tell(event: Event | Stopping) -> None:
+            if calibration and isinstance(event, Measured):
+                calibration.take(event)
             for each in told:
                 each(event)
 

@@ -10,25 +10,59 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from comicgen.cli.say import answer, count, duration, printable, say, show
+from comicgen.cli.say import answer, count, duration, milliseconds, printable, say, show, size
 from comicgen.plan import Batch, ControlWindow, Decision, Plan
 from comicgen.storyboard import Storyboard
 
 
-def plan(planned: Plan, folder: Path, graphs: bool, as_json: bool) -> None:
-    """Batches, order and the reason of every candidate; captures only where `graphs` are."""
+def plan(planned: Plan, folder: Path, weights: int | None, as_json: bool) -> None:
+    """Batches, order, choices, the reason of every candidate, and what the night needs.
+
+    `weights` are the bytes of all networks on a GPU, None on a CPU, where nothing is chosen.
+    """
     if as_json:
-        captures = planned.captures if graphs else 0
-        answer({"output": str(folder), **planned.to_json(), "captures": captures})
+        memory = None if weights is None else {"weights": weights, "bucket": planned.memory}
+        answer({"output": str(folder), **planned.to_json(), "memory": memory})
         return
     say(f"output: {folder}")
     if planned.batches:
         show(_groups(planned))
+        if weights is not None:
+            show(_choices(planned))
     decisions("to draw", planned.drawn)
     decisions("waiting, not asked for", planned.waiting)
     decisions("kept", planned.kept)
     _orphans(planned)
-    say(_totals(planned, graphs), style="bold")
+    say(_totals(planned), style="bold")
+    if planned.batches:
+        _needs(planned, weights)
+
+
+def _needs(planned: Plan, weights: int | None) -> None:
+    """Memory and disk; on a GPU that was not calibrated, how it can be."""
+    needs = []
+    if weights is not None:
+        more = planned.memory
+        whole = size(weights + (more or 0))
+        needs.append(f"{whole} of GPU memory" + " beside what a step takes" * (more is None))
+    at_most = "at most " * planned.disk.at_most
+    needs.append(f"{at_most}{size(planned.disk.bytes)} of disk")
+    say(f"needs {', '.join(needs)}")
+    if weights is not None and not planned.calibrated:
+        say("uncalibrated; run `comicgen calibrate STORY` once, to know and to choose", "yellow")
+
+
+def _choices(planned: Plan) -> Table:
+    """How each bucket is drawn, and the times of a step of all its lanes."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("bucket", overflow="fold")
+    for title in ("numerics", "graph", "called", "replayed", "plain", "fused"):
+        table.add_column(title, justify="right")
+    for each in planned.choices:
+        times = map(milliseconds, (each.eager, each.replayed, each.plain, each.fused))
+        cells = (str(each.key), each.numerics, "yes" if each.graph else "no", *times)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
 
 
 def _groups(planned: Plan) -> Table:
@@ -51,8 +85,8 @@ def _groups(planned: Plan) -> Table:
 def _group(batch: Batch) -> tuple[str, ...]:
     guided = "" if batch.bucket.guided else " unguided"
     loras = ", ".join(f"{lora.written} {lora.weight:g}" for lora in batch.loras) or "-"
-    size = f"{batch.bucket.size}{guided}"
-    return size, _window(batch.control), loras, batch.sampler, str(batch.steps)
+    drawn_in = f"{batch.bucket.size}{guided}"
+    return drawn_in, _window(batch.control), loras, batch.sampler, str(batch.steps)
 
 
 def _window(control: ControlWindow | None) -> str:
@@ -82,13 +116,13 @@ def _orphans(planned: Plan) -> None:
         say(f"no longer in the storyboard, their pictures stay: {names}", style="yellow")
 
 
-def _totals(planned: Plan, graphs: bool) -> str:
+def _totals(planned: Plan) -> str:
     seconds = planned.seconds
     cost = "uncalibrated" if seconds is None else f"about {duration(seconds)}"
     parts = [
         count(planned.pictures, "picture") + " to draw",
         count(len(planned.batches), "batch"),
-        *([count(planned.captures, "capture")] if graphs else []),
+        *([count(planned.captures, "capture")] if planned.terms.captured else []),
         count(planned.padded, "padded lane"),
         f"{len(planned.kept)} kept",
         f"{len(planned.waiting)} waiting",

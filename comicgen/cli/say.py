@@ -72,6 +72,18 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def milliseconds(seconds: float | None) -> str:
+    """A short time: 28.2 ms, 210 ms; - if it is not known."""
+    if seconds is None:
+        return "-"
+    return f"{1000 * seconds:.1f} ms" if seconds < 0.1 else f"{1000 * seconds:.0f} ms"
+
+
+def size(number: int) -> str:
+    """Bytes as people say them: 1.2 MB, 3.4 GB."""
+    return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
+
+
 def count(number: int, noun: str) -> str:
     """A number with its noun: 1 candidate, 3 candidates, 2 batches."""
     plural = noun + ("es" if noun.endswith(("s", "ch", "x")) else "s")

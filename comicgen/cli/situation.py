@@ -1,25 +1,76 @@
 """Where a command stands: the storyboard, its output folder, and what would draw now."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, Self
 
+from comicgen.calibration import Calibration
 from comicgen.environment import Environment, current, default_batch
+from comicgen.errors import CommandError
+from comicgen.numerics import Numerics
 from comicgen.outputs import folder_for, read_memory
-from comicgen.plan import EVERYTHING, Memory, Plan, Selection, plan
+from comicgen.plan import (
+    EVERYTHING,
+    Figures,
+    Kernels,
+    Memory,
+    Plan,
+    Selection,
+    Terms,
+    numerics_for,
+    plan,
+)
 from comicgen.storyboard import Storyboard, load
+from comicgen.weights import read_controlnet, read_model
+
+Wish = Literal["auto", "plain", "fused"]
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything that a plan is made from, before anything is written."""
+    """Everything that a plan is made from, before anything is written.
+
+    `environment` has the numerics of the folder, or those that it would get.
+    """
 
     storyboard: Storyboard
     folder: Path
     environment: Environment
     memory: Memory
+    lanes: int = 1
+    captured: bool = False
+    figures: Figures = field(default_factory=Figures)
 
-    def plan(self, selection: Selection = EVERYTHING, batch: int | None = None) -> Plan:
-        """What would be drawn, with so many lanes or as many as suit the device.
+    @property
+    def calibration(self) -> Calibration:
+        """What is remembered of this machine."""
+        return Calibration.here(self.environment, self.storyboard.model.folder)
+
+    def weights(self, planned: Plan) -> int:
+        """Bytes that the networks of a plan take in the memory of the device."""
+        model = read_model(self.storyboard.model.folder)
+        used = {batch.control.model.folder for batch in planned.batches if batch.control}
+        parts = [read_controlnet(folder, model).weights for folder in used]
+        numbers = sum(part.parameters for part in (*model.weights.values(), *parts))
+        return numbers * (4 if self.environment.precision == "fp32" else 2)
+
+    def ready(self, wish: Wish, batch: int | None, graphs: bool) -> Self:
+        """With numerics for good, so many lanes or as many as suit the device, and measurements.
+
+        Raises:
+            CommandError: the wish cannot be had here, or the folder has other numerics.
+        """
+        here = self.environment
+        figures = self.calibration.figures(here) if here.on_gpu else Figures()
+        ready = replace(self, lanes=batch or default_batch(here), captured=graphs, figures=figures)
+        return replace(ready, environment=here.drawing(ready._numerics(wish)))
+
+    def in_plain(self) -> Self:
+        """The same with plain numerics."""
+        return replace(self, environment=self.environment.drawing("plain"))
+
+    def plan(self, selection: Selection = EVERYTHING) -> Plan:
+        """What would be drawn.
 
         Raises:
             CommandError: the selection names what is not there.
@@ -29,14 +80,38 @@ class Situation:
             self.storyboard,
             self.memory,
             selection,
-            batch=batch or default_batch(here),
-            captured=here.on_gpu,
+            batch=self.lanes,
+            captured=self.captured,
             environment=here.label,
+            kernels=Kernels(here.kind, self.figures, here.drawing("plain").label),
         )
+
+    def _numerics(self, wish: Wish) -> Numerics:
+        here, own = self.environment, self.memory.numerics
+        if own and wish not in ("auto", own):
+            raise CommandError(
+                f"--numerics {wish}: {self.folder} is drawn with {own} numerics, to the end; "
+                "leave that out, or give --output another folder"
+            )
+        if here.why_not_fused and "fused" in (wish, own):
+            raise CommandError(
+                f"{here.hardware} cannot draw with fused numerics: {here.why_not_fused}; "
+                + _elsewhere(own, self.folder)
+            )
+        if wish != "auto" or own or here.why_not_fused:
+            return own or ("plain" if wish == "auto" else wish)
+        terms = Terms(self.lanes, self.captured, figures=self.figures)
+        return numerics_for(self.storyboard, terms)
+
+
+def _elsewhere(own: Numerics | None, folder: Path) -> str:
+    if own is None:
+        return "leave --numerics out, or use another --device"
+    return f"{folder} has them, so use the --device that drew it, or give --output another folder"
 
 
 def look(story: Path, output: Path | None, device: str) -> Situation:
-    """Read the storyboard and its output folder.
+    """Read the storyboard and its output folder; enough to tell what is done.
 
     Raises:
         StoryboardError: the storyboard or a file it names is wrong.
@@ -45,5 +120,6 @@ def look(story: Path, output: Path | None, device: str) -> Situation:
     """
     storyboard = load(story)
     folder = folder_for(storyboard.path, output)
-    environment = current(device, storyboard.precision)
-    return Situation(storyboard, folder, environment, read_memory(folder, storyboard))
+    memory = read_memory(folder, storyboard)
+    environment = current(device, storyboard.precision).drawing(memory.numerics or "plain")
+    return Situation(storyboard, folder, environment, memory)

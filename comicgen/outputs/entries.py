@@ -3,17 +3,21 @@
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from comicgen.engine import GraphLabel, Note
+from comicgen.numerics import Numerics
 
 JOURNAL_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first line. `path` leads from the output folder to the storyboard."""
+    """The first line. `path` leads from the output folder to the storyboard.
+
+    `numerics`, plain or fused, are the folder's for good.
+    """
 
     storyboard: str
     path: str
@@ -24,12 +28,13 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run begins. `time` is UTC in ISO 8601, `pictures` what it means to draw."""
+    """A run begins. `time` is UTC in ISO 8601, `pictures` what it means to draw, `choices` how."""
 
     time: str
     environment: Mapping[str, Any]
     pictures: int
     warnings: Sequence[str]
+    choices: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,14 @@ class Asked:
     """The author asked for more than the storyboard says."""
 
     request: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The numerics of all pictures of one size, from its first on."""
+
+    size: Mapping[str, int]
+    numerics: Numerics
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +96,14 @@ class Failure(Outcome):
     reason: str
 
 
-Entry = Head | Begun | Ended | Asked | Done | Failure | Note | GraphLabel
+Entry = Head | Begun | Ended | Asked | Settled | Done | Failure | Note | GraphLabel
 
 EVENTS: dict[str, type[Entry]] = {
     "head": Head,
     "begun": Begun,
     "ended": Ended,
     "asked": Asked,
+    "settled": Settled,
     "done": Done,
     "failed": Failure,
     "note": Note,

@@ -2,9 +2,10 @@
 
 import os.path
 from pathlib import Path
+from typing import get_args
 
-from comicgen.environment import NUMERICS
 from comicgen.errors import OutputError
+from comicgen.numerics import Numerics
 from comicgen.outputs import journal
 from comicgen.outputs.disk import disk_errors
 from comicgen.outputs.entries import Head
@@ -41,7 +42,7 @@ def read_memory(folder: Path, storyboard: Storyboard) -> Memory:
     """
     reading = read_journal(folder, storyboard)
     with disk_errors(folder):
-        return recall(folder, reading.entries) if reading else Memory()
+        return recall(folder, reading) if reading else Memory()
 
 
 def read_journal(folder: Path, storyboard: Storyboard) -> Reading | None:
@@ -57,10 +58,10 @@ def read_journal(folder: Path, storyboard: Storyboard) -> Reading | None:
             _check_free(folder)
             return None
     _check_owner(folder, reading.head, storyboard)
-    if reading.head.numerics != NUMERICS:
+    if reading.head.numerics not in get_args(Numerics):
         raise OutputError(
-            f"{folder} was drawn with {reading.head.numerics} numerics, and this comicgen has "
-            f"{NUMERICS}; use the comicgen that drew it, or give --output another folder"
+            f"{folder} was drawn with {reading.head.numerics} numerics, which this comicgen does "
+            "not have; use the comicgen that drew it, or give --output another folder"
         )
     return reading
 

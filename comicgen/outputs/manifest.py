@@ -1,15 +1,17 @@
 """The manifest of an output folder: what is there, and how it came about.
 
-`candidates` follows from the last line of each candidate in the journal and holds nothing that
-differs between a run that was interrupted and one that was not; `runs` holds the rest.
+`candidates` follows from the last line of each candidate in the journal. But for bucket and lane,
+which change no picture, it holds nothing that differs between a run that was interrupted and one
+that was not; `runs` holds the rest.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 from comicgen.engine import GraphLabel, Note
+from comicgen.numerics import Numerics
 from comicgen.outputs.entries import Begun, Done, Ended, Entry, Failure
 from comicgen.outputs.recall import last_lines
 
@@ -81,6 +83,7 @@ def _run(entries: Sequence[Entry]) -> dict[str, Any]:
         "failed": {e.candidate: e.reason for e in entries if isinstance(e, Failure)},
         "notes": [*begun.warnings, *(e.text for e in entries if isinstance(e, Note))],
         "graphs": _graphs(entries),
+        "choices": [dict(choice) for choice in begun.choices],
     }
 
 
@@ -109,6 +112,7 @@ _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
 _COUNT = {"type": "integer", "minimum": 0}
 _SECONDS = {"type": "number", "minimum": 0}
+_MEASURED = {"type": ["number", "null"], "minimum": 0}
 _NOTHING = {"type": "null"}
 _SEED = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
 _DIGEST = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
@@ -179,6 +183,7 @@ def _run_schema() -> dict[str, Any]:
             "failed": {"type": "object", "additionalProperties": _TEXT},
             "notes": _TEXTS,
             "graphs": {"type": "array", "items": _graph_schema()},
+            "choices": {"type": "array", "items": _choice_schema()},
         }
     )
 
@@ -194,6 +199,21 @@ def _graph_schema() -> dict[str, Any]:
             "after": {**_COUNT, "description": f"{held} after the capture"},
             "replays": {**_COUNT, "description": "how often it was replayed in the run"},
             "attention": {**_TEXT, "description": "the kernels of attention in it"},
+        }
+    )
+
+
+def _choice_schema() -> dict[str, Any]:
+    way = "seconds of a step of the whole bucket"
+    return _object(
+        {
+            "bucket": {**_TEXT, "description": "the bucket, with its ControlNet"},
+            "numerics": {"enum": list(get_args(Numerics)), "description": "what it is drawn with"},
+            "graph": {"type": "boolean", "description": "whether a graph is captured for it"},
+            "eager": {**_MEASURED, "description": f"{way}, called kernel by kernel"},
+            "replayed": {**_MEASURED, "description": f"{way}, replayed from its graph"},
+            "plain": {**_MEASURED, "description": f"{way}, with plain numerics, the quicker way"},
+            "fused": {**_MEASURED, "description": f"{way}, with fused numerics, the quicker way"},
         }
     )
 

@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Literal
 
 from comicgen.digests import digest_file
-from comicgen.outputs.entries import Asked, Done, Entry, Failure
+from comicgen.numerics import kind_of
+from comicgen.outputs.entries import Asked, Done, Entry, Failure, Settled
+from comicgen.outputs.journal import Reading
 from comicgen.plan import Memory, Past, Request, Reseed
+from comicgen.sizes import Size
 
 
-def recall(folder: Path, entries: Iterable[Entry]) -> Memory:
-    """The memory of an output folder.
+def recall(folder: Path, reading: Reading) -> Memory:
+    """The memory of an output folder with this journal.
 
     Raises:
         OSError: a picture is there and cannot be read.
     """
-    entries = tuple(entries)
+    entries = reading.entries
     last = last_lines(entries)
     waiting = _waiting(entries)
     requests = [request for request, _ in waiting]
@@ -28,6 +31,8 @@ def recall(folder: Path, entries: Iterable[Entry]) -> Memory:
         reseeds=_reseeds(requests),
         asked=frozenset().union(*(names & request.asked for request, names in waiting)),
         requests=tuple(request for request, names in waiting if names),
+        numerics=kind_of(reading.head.numerics),
+        sizes={Size(**each.size): each.numerics for each in entries if isinstance(each, Settled)},
     )
 
 
@@ -66,7 +71,8 @@ def _past(folder: Path, entry: Done | Failure) -> Past:
             "failed", entry.fingerprint, entry.fields, entry.environment, detail=entry.reason
         )
     state, detail = _state(folder / entry.file, entry)
-    return Past(state, entry.fingerprint, entry.fields, entry.environment, entry.seconds, detail)
+    told = (entry.fingerprint, entry.fields, entry.environment, entry.seconds, detail)
+    return Past(state, *told, entry.bytes)
 
 
 def _state(path: Path, entry: Done) -> tuple[Literal["done", "missing", "damaged"], str]:

@@ -2,7 +2,7 @@
 
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from comicgen import __version__
-from comicgen.engine import Drawn, Event, Failed, GraphLabel, Note
+from comicgen.engine import Drawn, Event, Failed, GraphLabel, Measured, Note
 from comicgen.environment import Environment
 from comicgen.errors import ComicgenError, MachineError, OutputError
+from comicgen.numerics import Numerics
 from comicgen.outputs import journal
 from comicgen.outputs.disk import (
     disk_errors,
@@ -23,15 +24,17 @@ from comicgen.outputs.disk import (
     replace,
     replacing,
 )
-from comicgen.outputs.entries import Asked, Begun, Done, Ended, Entry, Failure, Head
+from comicgen.outputs.entries import Asked, Begun, Done, Ended, Entry, Failure, Head, Settled
 from comicgen.outputs.folder import path_from, read_journal
 from comicgen.outputs.history import retire
-from comicgen.outputs.journal import JOURNAL, Journal
+from comicgen.outputs.journal import JOURNAL, Journal, Reading
 from comicgen.outputs.lock import sole_writer
 from comicgen.outputs.manifest import MANIFEST, encode_manifest
-from comicgen.outputs.png_text import encode_png
+from comicgen.outputs.png import Encoding
+from comicgen.outputs.png_text import encoding
 from comicgen.outputs.recall import recall
 from comicgen.plan import Batch, Candidate, Memory, Request
+from comicgen.sizes import Size
 from comicgen.storyboard import Storyboard
 
 
@@ -40,7 +43,7 @@ class Outputs:
 
     Every method that writes raises DiskFull when no space is left, and OutputError when the
     folder cannot be written for another reason; what is finished stays. They are called by one
-    thread at a time; `encode` by as many as like.
+    thread at a time; `encoding` by as many as like.
     """
 
     def __init__(self, folder: Path, storyboard: Storyboard, environment: Environment) -> None:
@@ -53,7 +56,8 @@ class Outputs:
             journal.create(folder / JOURNAL, _head(folder, storyboard, environment))
         reading = read_journal(folder, storyboard)
         assert reading
-        self._entries = list(reading.entries)
+        _check_numerics(folder, reading.head, environment)
+        self._head, self._entries = reading.head, list(reading.entries)
         self._journal = Journal(folder / JOURNAL, reading.length)
         self._write_manifest()
 
@@ -66,7 +70,9 @@ class Outputs:
             OutputError: the folder is busy, another storyboard's, damaged or cannot be written.
             DiskFull: no space is left.
         """
-        read_journal(folder, storyboard)  # nothing is written into a folder that is not ours
+        reading = read_journal(folder, storyboard)  # nothing is written into a folder of others
+        if reading:
+            _check_numerics(folder, reading.head, environment)
         with ExitStack() as stack:
             with disk_errors(folder):
                 make_folder(folder)
@@ -79,22 +85,29 @@ class Outputs:
     def memory(self) -> Memory:
         """What the folder remembers, with its files as they are now."""
         with disk_errors(self.folder):
-            return recall(self.folder, self._entries)
+            return recall(self.folder, Reading(self._head, tuple(self._entries), 0))
 
     def ask(self, request: Request) -> None:
         """Remember that the author asked for more than the storyboard says."""
         self._append(Asked(request.to_json()))
 
+    def settle(self, sizes: Mapping[Size, Numerics]) -> None:
+        """Remember the numerics of sizes before their first pictures are drawn."""
+        for size, numerics in sizes.items():
+            self._append(Settled(asdict(size), numerics))
+
     @contextmanager
-    def run(self, pictures: int) -> Iterator[None]:
+    def run(self, pictures: int, choices: Sequence[Mapping[str, Any]] = ()) -> Iterator[None]:
         """One run that means to draw so many pictures; its end is recorded however it comes.
+
+        `choices` tell how each bucket is drawn, as plain JSON.
 
         Raises:
             MachineError: the folder, good when it was opened, cannot be written any more.
         """
         begun = time.monotonic()
         warnings = self._storyboard.warnings
-        self._append(Begun(_now(), self._environment.to_json(), pictures, warnings))
+        self._append(Begun(_now(), self._environment.to_json(), pictures, warnings, choices))
         try:
             yield
         except BaseException as error:
@@ -105,9 +118,9 @@ class Outputs:
             raise
         self._end(time.monotonic() - begun, None)
 
-    def encode(self, drawn: Drawn) -> bytes:
-        """The PNG of a picture. Nothing is written."""
-        return encode_png(drawn.image, drawn.candidate, self._storyboard.model)
+    def encoding(self, drawn: Drawn) -> Encoding:
+        """The PNG of a picture, still to be made. Nothing is written."""
+        return encoding(drawn.image, drawn.candidate, self._storyboard.model)
 
     def keep(self, event: Event, batch: Batch, png: bytes | None) -> None:
         """Save, or write down, what the engine says of a batch; `png` is what `encode` made."""
@@ -116,9 +129,11 @@ class Outputs:
                 assert png is not None
                 self.save(event, batch, png)
             case Failed():
-                self.fail(event)
+                self.fail(event, batch)
             case Note() | GraphLabel():
                 self._append(event)
+            case Measured():
+                pass  # of this machine, not of this folder
 
     def save(self, drawn: Drawn, batch: Batch, png: bytes) -> None:
         """Put a picture in its place, another that was there into the history, then its line."""
@@ -130,7 +145,7 @@ class Outputs:
                 retire(self.folder, path, png)
             now = path.stat()
         done = Done(
-            **self._outcome(candidate),
+            **self._outcome(candidate, batch),
             file=candidate.file,
             sha256=sha256(png).hexdigest(),
             bytes=now.st_size,
@@ -142,11 +157,11 @@ class Outputs:
         )
         self._append(done)
 
-    def fail(self, failed: Failed) -> None:
+    def fail(self, failed: Failed, batch: Batch) -> None:
         """Write down why a candidate could not be drawn; an older picture stays where it is."""
-        self._append(Failure(**self._outcome(failed.candidate), reason=failed.reason))
+        self._append(Failure(**self._outcome(failed.candidate, batch), reason=failed.reason))
 
-    def _outcome(self, candidate: Candidate) -> dict[str, Any]:
+    def _outcome(self, candidate: Candidate, batch: Batch) -> dict[str, Any]:
         return {
             "candidate": candidate.name,
             "panel": candidate.panel.id,
@@ -154,7 +169,7 @@ class Outputs:
             "seed": candidate.seed,
             "fingerprint": candidate.fingerprint,
             "fields": candidate.fields,
-            "environment": self._environment.label,
+            "environment": self._environment.drawing(batch.numerics).label,
         }
 
     def _end(self, seconds: float, stopped: str | None) -> None:
@@ -179,9 +194,18 @@ def _head(folder: Path, storyboard: Storyboard, environment: Environment) -> Hea
     return Head(
         storyboard=storyboard.name,
         path=path_from(folder, storyboard),
-        numerics=environment.numerics,
+        numerics=environment.kind,
         comicgen=__version__,
     )
+
+
+def _check_numerics(folder: Path, head: Head, environment: Environment) -> None:
+    """Someone else may have begun the folder since it was looked at."""
+    if head.numerics != environment.kind:
+        raise OutputError(
+            f"{folder} is drawn with {head.numerics} numerics, not with {environment.kind}; "
+            "leave --numerics out, or give --output another folder"
+        )
 
 
 def _now() -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from comicgen.numerics import Numerics
 from comicgen.sizes import Size
 from comicgen.storyboard import Lora, Model, Panel, in_window
 
@@ -82,10 +83,6 @@ class ControlWindow:
         """Whether it works at a step counted from 0."""
         return in_window(self.start, self.end, step, steps)
 
-    def covers(self, steps: int) -> bool:
-        """Whether it works at every step."""
-        return self.is_open(0, steps) and self.is_open(steps - 1, steps)
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -100,6 +97,7 @@ class Batch:
     steps: int
     control: ControlWindow | None
     lanes: tuple[Candidate | None, ...]
+    numerics: Numerics = "plain"
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -112,11 +110,18 @@ class Batch:
         return self.lanes.count(None)
 
     @property
-    def keys(self) -> tuple[GraphKey, ...]:
-        """The graphs that its steps replay: with its ControlNet, then, if needed, without."""
+    def calls(self) -> dict[GraphKey, int]:
+        """How many of its steps each of its graphs serves: with its ControlNet, then without."""
         plain = GraphKey(replace(self.bucket, controls=0))
         if self.control is None:
-            return (plain,)
+            return {plain: self.steps}
         model = self.control.model
         inside = GraphKey(self.bucket, model.digest, model.written)
-        return (inside,) if self.control.covers(self.steps) else (inside, plain)
+        opened = sum(self.control.is_open(step, self.steps) for step in range(self.steps))
+        calls = {inside: opened, plain: self.steps - opened}
+        return {key: steps for key, steps in calls.items() if steps}
+
+    @property
+    def keys(self) -> tuple[GraphKey, ...]:
+        """The graphs that its steps replay: with its ControlNet, then, if needed, without."""
+        return tuple(self.calls)

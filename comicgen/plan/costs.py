@@ -1,13 +1,13 @@
 """What drawing costs, learned from pictures that were drawn, and the time that is left."""
 
 from bisect import insort
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 from typing import Any, Self
 
-from comicgen.plan.batch import Batch
+from comicgen.plan.batch import Batch, Candidate
 from comicgen.plan.past import Memory
 from comicgen.sizes import Size
 
@@ -54,17 +54,30 @@ class Costs:
     rate: float | None = None
 
     @classmethod
-    def learned(cls, memory: Memory, environment: str = "") -> Self:
-        """From all pictures that were drawn in this environment ("": in any).
+    def calibrated(cls, batches: Sequence[Batch], seconds: Sequence[float]) -> Self:
+        """From what each of these batches is to take."""
+        total: dict[Kind, float] = defaultdict(float)
+        lanes: Counter[Kind] = Counter()
+        for batch, own in zip(batches, seconds, strict=True):
+            total[Kind.of_batch(batch)] += own
+            lanes[Kind.of_batch(batch)] += batch.bucket.batch
+        return cls._of({kind: whole / lanes[kind] for kind, whole in total.items()})
+
+    @classmethod
+    def learned(cls, memory: Memory, environments: Collection[str] = ()) -> Self:
+        """From all pictures that were drawn in one of these environments (none: in any).
 
         Medians, so that the first picture of a run, which warms up, does not count.
         """
         measured: dict[Kind, list[float]] = {}
         for past in memory.candidates.values():
-            here = environment in ("", past.environment)
+            here = not environments or past.environment in environments
             if past.state != "failed" and past.seconds is not None and here:
                 measured.setdefault(Kind.of_fields(past.fields), []).append(past.seconds)
-        seconds = {kind: median(each) for kind, each in measured.items()}
+        return cls._of({kind: median(each) for kind, each in measured.items()})
+
+    @classmethod
+    def _of(cls, seconds: Mapping[Kind, float]) -> Self:
         rates = [cost / kind.work for kind, cost in seconds.items()]
         return cls(seconds, median(rates) if rates else None)
 
@@ -77,6 +90,28 @@ class Costs:
         if kind in self.seconds:
             return self.seconds[kind] * lanes
         return None if self.rate is None else self.rate * kind.work * lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Bytes that pictures will take, or at most will."""
+
+    bytes: int
+    at_most: bool
+
+    @classmethod
+    def of(cls, candidates: Iterable[Candidate], memory: Memory) -> Self:
+        """What files of their sizes took in this folder; without any, three bytes a pixel."""
+        known: dict[Size, list[int]] = {}
+        for past in memory.candidates.values():
+            if past.bytes is not None:
+                known.setdefault(Kind.of_fields(past.fields).size, []).append(past.bytes)
+        sizes = Counter(each.panel.size for each in candidates)
+        total = sum(
+            mean(known[size]) * count if size in known else 3 * size.width * size.height * count
+            for size, count in sizes.items()
+        )
+        return cls(round(total), not sizes.keys() <= known.keys())
 
 
 class Eta:

@@ -1,101 +1,64 @@
-"""How many lanes the batches of a story have, so that drawing it takes the least time.
+"""How many lanes the batches of a run have, so that drawing it takes the least time.
 
 A batch has 1, 2, 4, 8 or 16 lanes, and the last may be empty. Each number of lanes in use is a
-CUDA graph of its own, which costs time before it draws anything:
-
-    a batch of b lanes              steps * forward(b)
-    first use of a graph of b       forward(b) + 8 * forward(1) + 500
-    forward(b)                      b * price(b)
-
-that is one forward to check, about eight inputs changed one by one, and the capture itself; the
-calls that warm up are steps of the first batch. The unit is a hundredth of one lane's step in a
-batch of 8. Pixels and guidance make batches and first uses dearer by the same factor, and so are
-left out; so is the ControlNet. Where the device has no graphs, all are `paid` for.
-
-The price of a lane is fixed: from replays of SDXL at 1024x1024 on an H200, guided, which took
-41.6, 76, 146 and 283 ms a step for 1, 2, 4 and 8 lanes before its modules were made leaner; 16
-are taken to be a little cheaper still. See docs/decisions/0007.
+CUDA graph of its own, which costs time before it draws anything.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import inf
 from operator import and_, itemgetter
 
 from comicgen.plan.batch import Bucket, GraphKey
-
-LADDER = (1, 2, 4, 8, 16)
-"""The numbers of lanes that a batch may have. Powers of two, so their sum names a set of them."""
-
-_PRICE = {1: 118, 2: 107, 4: 103, 8: 100, 16: 99}
+from comicgen.plan.figures import Terms
+from comicgen.plan.prices import LADDER, Prices, Work, prices
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """`count` candidates that may share batches, and the graphs that one of them would replay.
+def pack(work: Sequence[Work], terms: Terms) -> list[tuple[int, ...]]:
+    """The lanes of the batches for each piece of work, largest first, none above `terms.lanes`.
 
-    `graphs` are `Batch.keys` of a batch of one lane; they stand for those with more.
-    """
-
-    count: int
-    steps: int
-    graphs: tuple[GraphKey, ...]
-
-
-def forward(lanes: int) -> int:
-    """Time of one step of a batch, in hundredths of one lane's step in a batch of 8."""
-    return lanes * _PRICE[lanes]
-
-
-def first_use(lanes: int) -> int:
-    """Time for capture and check of a graph, in the unit of `forward`."""
-    return forward(lanes) + 8 * forward(1) + 500
-
-
-def pack(
-    work: Sequence[Work], lanes: int, paid: Collection[GraphKey] = ()
-) -> list[tuple[int, ...]]:
-    """The lanes of the batches for each piece of work, largest first, none above `lanes`.
-
-    Their total time, with the first use of each graph that is not `paid` for, is the least
-    there is. Equal times are told apart by fewer batches, then by larger ones. The order of
+    By the prices of these terms their total time, with the first use of each graph, is the least
+    there is. Equal times are told apart by fewer batches, then by fewer empty lanes. The order of
     `work` does not matter.
     """
-    paid_sizes: Counter[GraphKey] = Counter()
-    for key in set(paid):
-        paid_sizes[_of_one_lane(key)] += key.bucket.batch
     families: dict[Bucket, list[Work]] = defaultdict(list)
     for each in work:
         families[_plain(each).bucket].append(each)
-    sizes: dict[GraphKey, int] = {}
+    packed: dict[Work, tuple[int, ...]] = {}
     for family in families.values():
-        sizes |= _choose(family, lanes, paid_sizes)
-    return [
-        cover(each.count, reduce(and_, (sizes[graph] for graph in each.graphs))) for each in work
-    ]
+        own = prices(family, terms)
+        sizes = _choose(family, terms.lanes, own)
+        packed |= {each: _cover(each, _shared(each, sizes), own) for each in family}
+    return [packed[each] for each in work]
 
 
-def cover(count: int, sizes: int) -> tuple[int, ...]:
-    """The quickest batches for `count` candidates out of a set of sizes, largest first.
+def cover(count: int, sizes: int, price: Callable[[int], float]) -> tuple[int, ...]:
+    """The cheapest batches for `count` candidates out of a set of sizes, largest first.
 
-    Exact: a lane is cheaper in a larger batch, so smaller ones that together fill the largest
-    never pay, and only the remainder is in question.
+    Exact: where a lane is cheapest, larger batches can be parted into such and smaller ones that
+    together fill one be joined, so that only the remainder is in question.
     """
-    largest = 1 << (sizes.bit_length() - 1)
-    full, rest = divmod(count, largest)
+    best = min(
+        (size for size in reversed(LADDER) if size & sizes), key=lambda size: price(size) / size
+    )
+    full, rest = divmod(count, best)
     if not rest:
-        return (largest,) * full
-    tails: list[tuple[int, ...]] = [(largest,)]
-    if sizes > largest:
-        tails.append(cover(rest, sizes - largest))
-    return (largest,) * full + min(tails, key=_time)
+        return (best,) * full
+    tails: list[tuple[int, ...]] = [(best,)]
+    if smaller := sizes & (best - 1):
+        tails.append(cover(rest, smaller, price))
+    return (best,) * full + min(tails, key=lambda tail: (_total(tail, price), len(tail), sum(tail)))
+
+
+def _total(batches: Iterable[int], price: Callable[[int], float]) -> float:
+    return sum(map(price, batches))
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Cost:
-    """Time, in the unit of `forward`; between equal times the number of batches decides."""
+    """Time, in the unit of the prices; between equal times the number of batches decides."""
 
     time: float
     batches: int = 0
@@ -104,54 +67,63 @@ class _Cost:
         return _Cost(self.time + other.time, self.batches + other.batches)
 
 
-def _choose(work: Sequence[Work], lanes: int, paid: Counter[GraphKey]) -> dict[GraphKey, int]:
+def _choose(work: Sequence[Work], lanes: int, own: Prices) -> dict[GraphKey, int]:
     """The set of sizes for each graph of a family: all work of one picture size, guided or not.
 
     Steps outside a ControlNet's window replay the graph of panels that have none. For each set
     of sizes that this one may have, the best of every ControlNet are found apart.
     """
     plain = _plain(work[0])
-    alike: dict[tuple[GraphKey, ...], Counter[tuple[int, int]]] = defaultdict(Counter)
+    alike: dict[tuple[GraphKey, ...], Counter[Work]] = defaultdict(Counter)
     for each in work:
-        alike[each.graphs][each.count, each.steps] += 1
+        alike[each.graphs][each] += 1
     controlled = {graphs[0] for graphs in alike} - {plain}
     subsets = range(2 * lanes - 1, -1, -1)  # min() takes the first of equals: larger batches
     alone = {
-        graph: _added(_drawing(alike[(graph,)], lanes), _captures(paid[graph], lanes))
+        graph: _added(_drawing(alike[(graph,)], lanes, own), _captures(graph, lanes, own))
         for graph in (plain, *controlled)
     }
-    partly = {graph: _drawing(alike[graph, plain], lanes) for graph in controlled}
+    partly = {graph: _drawing(alike[graph, plain], lanes, own) for graph in controlled}
 
     def best(graph: GraphKey, outside: int) -> tuple[_Cost, int]:
-        costs = ((alone[graph][own] + partly[graph][own & outside], own) for own in subsets)
+        costs = ((alone[graph][inner] + partly[graph][inner & outside], inner) for inner in subsets)
         return min(costs, key=itemgetter(0))
 
     def whole(outside: int) -> tuple[_Cost, dict[GraphKey, int]]:
         inside = {graph: best(graph, outside) for graph in controlled}
         cost = sum((cost for cost, _ in inside.values()), start=alone[plain][outside])
-        return cost, {plain: outside, **{graph: own for graph, (_, own) in inside.items()}}
+        return cost, {plain: outside, **{graph: inner for graph, (_, inner) in inside.items()}}
 
     return min(map(whole, subsets), key=itemgetter(0))[1]
 
 
-def _drawing(alike: Mapping[tuple[int, int], int], lanes: int) -> list[_Cost]:
-    """What drawing costs, by the set of sizes; `alike` tells how often a (count, steps) occurs."""
+def _shared(work: Work, sizes: Mapping[GraphKey, int]) -> int:
+    """The sizes that all graphs of a piece of work have."""
+    return reduce(and_, (sizes[graph] for graph in work.graphs))
+
+
+def _cover(work: Work, sizes: int, own: Prices) -> tuple[int, ...]:
+    return cover(work.count, sizes, lambda lanes: own.batch(work, lanes))
+
+
+def _drawing(alike: Mapping[Work, int], lanes: int, own: Prices) -> list[_Cost]:
+    """What drawing costs, by the set of sizes; `alike` tells how often a piece of work occurs."""
     none = _Cost(inf if alike else 0)
-    return [none, *(_drawn(alike, sizes) for sizes in range(1, 2 * lanes))]
+    return [none, *(_drawn(alike, sizes, own) for sizes in range(1, 2 * lanes))]
 
 
-def _drawn(alike: Mapping[tuple[int, int], int], sizes: int) -> _Cost:
-    covers = [(cover(count, sizes), steps, times) for (count, steps), times in alike.items()]
+def _drawn(alike: Mapping[Work, int], sizes: int, own: Prices) -> _Cost:
+    covers = [(each, _cover(each, sizes, own), times) for each, times in alike.items()]
     return _Cost(
-        sum(_time(batches) * steps * times for batches, steps, times in covers),
-        sum(len(batches) * times for batches, _, times in covers),
+        sum(own.batch(each, size) * times for each, batches, times in covers for size in batches),
+        sum(len(batches) * times for _, batches, times in covers),
     )
 
 
-def _captures(paid: int, lanes: int) -> list[_Cost]:
-    """What the first uses of a graph cost, by the set of sizes, those already paid for left out."""
+def _captures(graph: GraphKey, lanes: int, own: Prices) -> list[_Cost]:
+    """What the first uses of a graph cost, by the set of sizes."""
     return [
-        _Cost(sum(first_use(size) for size in LADDER if size & sizes & ~paid))
+        _Cost(sum(own.first_use.get((graph, size), 0) for size in LADDER if size & sizes))
         for sizes in range(2 * lanes)
     ]
 
@@ -160,13 +132,5 @@ def _added(one: Iterable[_Cost], other: Iterable[_Cost]) -> list[_Cost]:
     return [a + b for a, b in zip(one, other, strict=True)]
 
 
-def _time(batches: Iterable[int]) -> int:
-    return sum(map(forward, batches))
-
-
 def _plain(work: Work) -> GraphKey:
     return GraphKey(replace(work.graphs[0].bucket, controls=0))
-
-
-def _of_one_lane(key: GraphKey) -> GraphKey:
-    return replace(key, bucket=replace(key.bucket, batch=1))

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
+from comicgen.numerics import Numerics
+from comicgen.sizes import Size
+
 Kind = Literal["redo", "reseed", "more"]
 """What a request asks for: the same again, new seeds, more candidates."""
 
@@ -14,7 +17,7 @@ class Past:
     """The last that the journal says of one candidate, and how its file is now.
 
     `detail` completes `state`: why it failed, or how the file differs. `environment` is the
-    label of what it was drawn with; `seconds` what it cost.
+    label of what it was drawn with; `seconds` what it cost, `bytes` the length of its file.
     """
 
     state: Literal["done", "failed", "missing", "damaged"]
@@ -23,6 +26,7 @@ class Past:
     environment: str
     seconds: float | None = None
     detail: str = ""
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ class Memory:
     `candidates` by name; `more` counts extra candidates by panel id; `asked` names candidates
     that the author asked to have drawn again and that were not drawn since; `requests` are the
     commands of which some candidate was not drawn since, the oldest first. Drawn means that the
-    journal has a line for it, be it done or failed.
+    journal has a line for it, be it done or failed. `numerics` are the folder's (None: there is no
+    folder yet), `sizes` what was decided for single sizes.
     """
 
     candidates: Mapping[str, Past] = field(default_factory=dict)
@@ -87,6 +92,8 @@ class Memory:
     reseeds: Mapping[str, Reseed] = field(default_factory=dict)
     asked: frozenset[str] = frozenset()
     requests: tuple[Request, ...] = ()
+    numerics: Numerics | None = None
+    sizes: Mapping[Size, Numerics] = field(default_factory=dict)
 
     def with_request(self, request: Request) -> Self:
         """What the folder remembers after one more request, of which nothing is drawn yet."""

@@ -1,16 +1,30 @@
 """The plan: every candidate drawn, kept or left waiting, each with its reason."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from comicgen.plan.batch import Batch, Candidate, ControlWindow
+from comicgen.numerics import Numerics
+from comicgen.plan.batch import Batch, Candidate, ControlWindow, GraphKey
 from comicgen.plan.candidates import every_candidate
-from comicgen.plan.costs import Costs
-from comicgen.plan.lanes import assign, group, only
+from comicgen.plan.choosing import (
+    Choice,
+    choices,
+    memory_of,
+    numerics_by_size,
+    seconds,
+    without,
+)
+from comicgen.plan.costs import Costs, Disk
+from comicgen.plan.figures import Figures, Kernels, Terms
+from comicgen.plan.lanes import assign, group
 from comicgen.plan.past import Memory
 from comicgen.plan.reason import Reason, decide
 from comicgen.plan.selection import EVERYTHING, Selection, select
+from comicgen.sizes import Size
 from comicgen.storyboard import Storyboard
+
+_PLAIN = Kernels()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +54,9 @@ class Plan:
 
     `batches` hold the candidates of `drawn`, in the order of drawing. `waiting` candidates need
     drawing too but were not selected. `orphans` are names that the output folder remembers and
-    the storyboard no longer has; `costs` is what its pictures cost.
+    the storyboard no longer has. `costs` is what pictures cost, and the model `opening` takes:
+    `calibrated` by measurements of this machine, or learned from the folder's pictures.
+    `settled` are the sizes whose numerics the folder remembers.
     """
 
     batches: tuple[Batch, ...]
@@ -49,6 +65,11 @@ class Plan:
     waiting: tuple[Decision, ...]
     orphans: tuple[str, ...]
     costs: Costs
+    terms: Terms = field(default_factory=Terms)
+    disk: Disk = field(default_factory=lambda: Disk(0, at_most=False))
+    opening: float = 0.0
+    settled: frozenset[Size] = frozenset()
+    calibrated: bool = False
 
     @property
     def pictures(self) -> int:
@@ -58,7 +79,29 @@ class Plan:
     @property
     def captures(self) -> int:
         """How many different graphs the batches replay."""
-        return len({key for batch in self.batches for key in batch.keys})
+        used = {key for batch in self.batches for key in batch.keys}
+        return len(used - self.without) if self.terms.captured else 0
+
+    @property
+    def without(self) -> frozenset[GraphKey]:
+        """The graphs that are not captured, as they would not pay."""
+        return without(self.batches, self.terms)
+
+    @property
+    def unsettled(self) -> Mapping[Size, Numerics]:
+        """The sizes whose numerics must be remembered before their first picture is drawn."""
+        sizes = {batch.bucket.size for batch in self.batches} - self.settled
+        return {size: self.terms.sizes[size] for size in sorted(sizes & self.terms.sizes.keys())}
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """How each bucket is drawn, in the order of drawing."""
+        return choices(self.batches, self.terms)
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of GPU memory that drawing takes beyond the weights; None if not measured."""
+        return memory_of(self.batches, self.terms)
 
     @property
     def padded(self) -> int:
@@ -75,7 +118,7 @@ class Plan:
         """About how long drawing takes; None when nothing like it was ever measured."""
         each = [self.costs.of_batch(batch) for batch in self.batches]
         known = [seconds for seconds in each if seconds is not None]
-        return sum(known) if len(known) == len(each) else None
+        return self.opening + sum(known) if len(known) == len(each) else None
 
     def to_json(self) -> dict[str, Any]:
         """Totals, batches in the order of drawing, and every candidate, as plain JSON."""
@@ -85,6 +128,10 @@ class Plan:
             "padded": self.padded,
             "groups": self.groups,
             "seconds": self.seconds,
+            "calibrated": self.calibrated,
+            "numerics": self.terms.numerics,
+            "choices": [choice.to_json() for choice in self.choices],
+            "disk": asdict(self.disk),
             "batches": [_batch(batch) for batch in self.batches],
             "candidates": [
                 *(each.to_json("draw") for each in self.drawn),
@@ -103,32 +150,50 @@ def plan(
     batch: int = 1,
     captured: bool = True,
     environment: str = "",
+    kernels: Kernels = _PLAIN,
 ) -> Plan:
     """Decide about every candidate and arrange those to be drawn in batches of at most `batch`.
 
-    Bucket and lane of a candidate follow from the whole storyboard and `batch`, which is one of
-    `LADDER`, never from what is done or selected. `captured` False is for a device that has no
-    graphs, where no bucket costs anything before it draws. `environment` is the label of what
-    would draw now; "" does not compare it.
+    `batch` is one of `LADDER`. `captured` False is for drawing without graphs, where no bucket
+    costs anything before it draws. `environment` is the label of what would draw now; "" does not
+    compare it.
 
     Raises:
         CommandError: the selection names a panel or candidate that is not there.
     """
+    assert memory.numerics in (None, kernels.numerics)
+    terms = Terms(batch, captured, kernels.numerics, {}, kernels.figures)
+    terms = replace(terms, sizes=numerics_by_size(storyboard, terms, memory.sizes))
+    labels = {"plain": kernels.plain_environment, kernels.numerics: environment}
     candidates = every_candidate(storyboard, memory)
     selected = {chosen.name for chosen in select(selection, storyboard, candidates, memory)}
     decisions = {
-        each.name: Decision(each, decide(each, memory, environment)) for each in candidates
+        each.name: Decision(each, decide(each, memory, labels[terms.of(each.panel.size)]))
+        for each in candidates
     }
     draw = {name: decision for name, decision in decisions.items() if decision.reason.draw}
-    drawn = draw.keys() & selected
+    drawn = tuple(decision for name, decision in draw.items() if name in selected)
+    batches = tuple(assign([each.candidate for each in drawn], terms))
+    measured = seconds(batches, terms) if batches else None
+    learned = Costs.learned(memory, tuple(filter(None, labels.values())))
     return Plan(
-        batches=only(assign(candidates, batch, captured), drawn),
-        drawn=tuple(decision for name, decision in draw.items() if name in drawn),
+        batches=batches,
+        drawn=drawn,
         kept=tuple(each for each in decisions.values() if not each.reason.draw),
-        waiting=tuple(decision for name, decision in draw.items() if name not in drawn),
+        waiting=tuple(decision for name, decision in draw.items() if name not in selected),
         orphans=tuple(name for name in memory.candidates if name not in decisions),
-        costs=Costs.learned(memory, environment),
+        costs=Costs.calibrated(batches, measured) if measured else learned,
+        terms=terms,
+        disk=Disk.of((each.candidate for each in drawn), memory),
+        opening=_opening(batches, terms.figures) if measured else 0.0,
+        settled=frozenset(memory.sizes),
+        calibrated=measured is not None,
     )
+
+
+def _opening(batches: tuple[Batch, ...], figures: Figures) -> float:
+    """What loading the model takes, once for each numerics."""
+    return sum(figures.opening.get(each, 0.0) for each in {batch.numerics for batch in batches})
 
 
 def _batch(batch: Batch) -> dict[str, Any]:
@@ -138,6 +203,7 @@ def _batch(batch: Batch) -> dict[str, Any]:
         "lanes": [lane and lane.name for lane in batch.lanes],
         "size": str(bucket.size),
         "guided": bucket.guided,
+        "numerics": batch.numerics,
         "sampler": batch.sampler,
         "steps": batch.steps,
         "loras": [{"file": lora.written, "weight": lora.weight} for lora in batch.loras],

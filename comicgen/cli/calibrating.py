@@ -1,0 +1,92 @@
+"""The command `calibrate`: measure once what the batches of a storyboard cost on this GPU."""
+
+from dataclasses import asdict
+from typing import get_args
+
+from comicgen.calibration import Calibration
+from comicgen.cli.rendering import engines_of
+from comicgen.cli.say import answer, count, milliseconds, say
+from comicgen.cli.situation import Wish
+from comicgen.engine import GraphOptions, Measured, Measuring
+from comicgen.environment import Environment
+from comicgen.errors import CommandError, NumericsError
+from comicgen.numerics import Numerics
+from comicgen.plan import LADDER, every_graph
+from comicgen.storyboard import Storyboard
+
+
+def calibrate(
+    storyboard: Storyboard, environment: Environment, wish: Wish, batch: int | None, as_json: bool
+) -> None:
+    """Measure every bucket up to `batch` lanes, with all numerics or those wished for.
+
+    What is measured is saved at once, so that an interruption loses nothing.
+
+    Raises:
+        CommandError: there is nothing to choose here, or the wish cannot be had.
+        MachineError: the model does not fit, or the device is lost.
+    """
+    kinds = _kinds(environment, wish)
+    graphs = every_graph(storyboard, batch or LADDER[-1])
+    calibration = Calibration.here(environment, storyboard.model.folder)
+    engines = engines_of(storyboard.model, environment, GraphOptions(), calibration)
+    if not as_json:
+        times = f", each with {' and '.join(kinds)} numerics" if len(kinds) > 1 else ""
+        say(f"measuring {count(len(graphs), 'bucket')}{times}")
+    for kind in kinds:
+        try:
+            engine = engines.open(kind)
+        except NumericsError as error:
+            if wish != "auto":
+                raise
+            say(f"warning: {error}", style="yellow")
+            continue
+        assert isinstance(engine, Measuring)
+        for measured in engine.measure(graphs):
+            calibration.take(measured)
+            calibration.save()
+            _tell(measured, as_json)
+        engines.close(kind)
+    _conclude(calibration, as_json)
+
+
+def _kinds(environment: Environment, wish: Wish) -> tuple[Numerics, ...]:
+    if not environment.on_gpu:
+        raise CommandError(
+            "a CPU has nothing to calibrate, it has one way to draw; use --device cuda"
+        )
+    if wish == "fused" and environment.why_not_fused:
+        raise CommandError(
+            f"{environment.hardware} cannot draw with fused numerics: {environment.why_not_fused}; "
+            "leave --numerics out"
+        )
+    if wish != "auto":
+        return (wish,)
+    return ("plain",) if environment.why_not_fused else get_args(Numerics)
+
+
+def _tell(measured: Measured, as_json: bool) -> None:
+    if as_json:
+        answer({"event": "measured", **asdict(measured), "bucket": str(measured.bucket)})
+        return
+    ways = {
+        "called": milliseconds(measured.eager),
+        "replayed": milliseconds(measured.replayed),
+        "to capture": milliseconds(measured.first_use),
+        "to decode a picture": milliseconds(measured.decode),
+    }
+    told = ", ".join(f"{time} {way}" for way, time in ways.items() if time != "-")
+    say(f"{measured.bucket}, {measured.numerics}: {told}")
+
+
+def _conclude(calibration: Calibration, as_json: bool) -> None:
+    if as_json:
+        file = str(calibration.file) if calibration.saved else None
+        answer({"event": "calibrated", "file": file})
+    elif calibration.saved:
+        say(f"remembered in {calibration.file}", style="bold")
+    else:
+        say(
+            "not remembered, the cache folder cannot be written; COMICGEN_CACHE names another",
+            style="yellow",
+        )

@@ -1,0 +1,35 @@
+"""The engines of a run: one for each numerics, opened when it is first needed."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+
+from comicgen.engine import Engine, Event
+from comicgen.numerics import Numerics
+from comicgen.plan import Batch
+
+
+class Engines:
+    """Draws each batch with the engine of its numerics, and lets that go after its last batch."""
+
+    def __init__(self, open_engine: Callable[[Numerics], Engine]) -> None:
+        """`open_engine` opens an engine, or raises an InputError or a MachineError."""
+        self._open_engine = open_engine
+        self._opened: dict[Numerics, Engine] = {}
+
+    def open(self, numerics: Numerics) -> Engine:
+        """The engine of these numerics, opened now if it is not yet."""
+        if numerics not in self._opened:
+            self._opened[numerics] = self._open_engine(numerics)
+        return self._opened[numerics]
+
+    def close(self, numerics: Numerics) -> None:
+        """Let an engine go, and its memory with it."""
+        del self._opened[numerics]
+        gc.collect()
+
+    def draw(self, batch: Batch, upcoming: Sequence[Batch]) -> Iterator[Event]:
+        """Have the batch drawn; its engine is shown what of the rest is its own."""
+        own = [each for each in upcoming if each.numerics == batch.numerics]
+        yield from self.open(batch.numerics).draw(batch, own)
+        if not own:
+            self.close(batch.numerics)

@@ -1,0 +1,126 @@
+"""`calibrate` measures once; `plan` then tells what a night needs, and why it is drawn so."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from test_cli import Comicgen, comicgen, edit, story
+from test_cli_graphs import CPU, GPU
+from test_cli_numerics import Opened, Timed, fused, opened, set_paces, stand_on
+
+from comicgen.calibration import Calibration
+from comicgen.engine import Measured
+from comicgen.plan import GraphKey
+from comicgen.pocket import MODEL
+from comicgen.storyboard import Model
+
+__all__ = ["comicgen", "opened", "story"]  # fixtures
+
+
+class TestCalibrate:
+    def test_a_cpu_has_nothing_to_calibrate(
+        self, comicgen: Comicgen, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stand_on(monkeypatch, CPU)
+        ended = comicgen("calibrate")
+
+        assert ended.code == 2
+        assert "a CPU has nothing to calibrate" in ended.err
+        assert opened == []
+
+    def test_every_bucket_is_measured_with_all_numerics_and_told(
+        self, comicgen: Comicgen, opened: Opened
+    ) -> None:
+        ended = comicgen("calibrate")
+        lines = ended.err.splitlines()
+
+        assert ended.code == 0
+        assert lines[0] == "measuring 10 buckets, each with plain and fused numerics"
+        assert lines[1] == (
+            "16 x 256x256, plain: 480 ms called, 480 ms replayed, 500 ms to capture, "
+            "40.0 ms to decode a picture"
+        )
+        assert lines[-1].startswith("remembered in ")
+        assert len(lines) == 1 + 2 * 10 + 1
+        assert [environment.numerics for environment, _ in opened] == ["plain", fused().numerics]
+
+    def test_programs_get_a_line_for_each(self, comicgen: Comicgen, opened: Opened) -> None:
+        ended = comicgen("calibrate", "--json", "--batch", "1", "--numerics", "plain")
+
+        assert ended.err == ""
+        assert [line["event"] for line in ended.lines] == ["measured", "measured", "calibrated"]
+        assert ended.lines[0]["bucket"] == "1 x 256x256"
+        assert Path(ended.lines[-1]["file"]).exists()
+
+    def test_what_was_measured_before_an_interruption_is_remembered(
+        self, comicgen: Comicgen, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        measure = Timed.measure
+
+        def torn(self: Timed, keys: Mapping[GraphKey, Model | None]) -> Iterator[Measured]:
+            yield next(measure(self, keys))
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Timed, "measure", torn)
+
+        assert comicgen("calibrate").code == 130
+        assert len(Calibration.here(GPU, MODEL).figures(GPU).buckets) == 1
+
+    def test_a_cache_that_cannot_be_written_is_told_of(
+        self, comicgen: Comicgen, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("COMICGEN_CACHE", str(tmp_path / "file" / "below"))
+
+        assert "not remembered, the cache folder cannot be written" in comicgen("calibrate").err
+
+
+class TestPlan:
+    def test_an_uncalibrated_gpu_says_so_with_the_cure(
+        self, comicgen: Comicgen, opened: Opened
+    ) -> None:
+        said = comicgen("plan").err
+
+        assert "0 waiting; uncalibrated" in said
+        assert "run `comicgen calibrate STORY` once" in said
+        assert "of GPU memory beside what a step takes, at most" in said
+
+    def test_a_cpu_is_not_told_to_calibrate(
+        self, comicgen: Comicgen, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stand_on(monkeypatch, CPU)
+        said = comicgen("plan").err
+
+        assert "calibrate" not in said.replace("uncalibrated", "")
+        assert said.splitlines()[-1] == "needs at most 1.2 MB of disk"
+
+    def test_a_calibrated_gpu_tells_hours_memory_disk_and_choices(
+        self, comicgen: Comicgen, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        set_paces(monkeypatch, plain=1.0, fused=0.5)
+        comicgen("calibrate")
+        said = comicgen("plan").err
+        planned = comicgen("plan", "--json").lines[0]
+
+        assert "; about 1 s" in said
+        assert "uncalibrated" not in said
+        assert "GB of GPU memory, at most 1.2 MB of disk" in said
+        [row] = [line.split() for line in said.splitlines() if line.startswith("4 x 256x256")]
+        assert row[3:5] == ["fused", "no"]
+        assert row[5::2] == ["60.0", "60.0", "120", "60.0"]
+        assert planned["calibrated"]
+        assert planned["seconds"] == pytest.approx(2 * 4 * 0.06 + 6 * 0.04, abs=0.02)
+        assert planned["memory"]["bucket"] == 4 << 30
+        assert planned["memory"]["weights"] > 10**7
+        assert planned["numerics"] == "fused"
+        assert [choice["fused"] for choice in planned["choices"]] == [0.06, 0.03]
+
+    def test_the_quicker_numerics_are_planned_for_a_new_folder(
+        self, comicgen: Comicgen, opened: Opened, story: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        edit(story, "steps: 4", "steps: 100")
+        set_paces(monkeypatch, plain=1.0, fused=2.5)
+        comicgen("calibrate")
+
+        assert comicgen("plan", "--json").lines[0]["numerics"] == "plain"
+        assert comicgen("plan", "--numerics", "fused", "--json").lines[0]["numerics"] == "fused"

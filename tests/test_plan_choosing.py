@@ -1,0 +1,149 @@
+"""What measurements decide of numerics: of a folder for good, and of each size."""
+
+from dataclasses import replace
+
+from plan_stories import SQUARE, WIDE, control, panel, past, remembered, story
+from test_plan_measured import Paces, figures
+
+from comicgen.numerics import Numerics
+from comicgen.plan import (
+    LADDER,
+    Figures,
+    Kernels,
+    Memory,
+    Plan,
+    Terms,
+    every_candidate,
+    every_graph,
+    numerics_for,
+    plan,
+)
+from comicgen.plan.choosing import numerics_by_size
+
+
+class TestFolder:
+    STORY = story(panel("a", candidates=8), panel("b", size=WIDE, candidates=8))
+
+    def chosen(self, plain: float, fused: float, opening: Paces | None = None) -> Numerics:
+        known = figures(self.STORY, {"plain": plain, "fused": fused})
+        known = replace(known, opening=opening or known.opening)
+        return numerics_for(self.STORY, Terms(8, figures=known))
+
+    def test_the_quicker_numerics_are_chosen(self) -> None:
+        assert self.chosen(plain=1.0, fused=0.8) == "fused"
+        assert self.chosen(plain=0.8, fused=1.0) == "plain"
+
+    def test_the_difference_of_opening_counts(self) -> None:
+        assert self.chosen(1.0, 0.8, {"plain": 1.0, "fused": 60.0}) == "plain"
+        assert self.chosen(1.0, 0.8, {"fused": 60.0}) == "fused"
+
+    def test_fused_ones_are_taken_where_either_was_not_measured(self) -> None:
+        for paces in ({}, {"plain": 0.1}, {"fused": 9.0}):
+            known = figures(self.STORY, paces)  # type: ignore[arg-type]
+            assert numerics_for(self.STORY, Terms(8, figures=known)) == "fused"
+
+    def test_the_whole_storyboard_decides_and_not_what_is_left(self) -> None:
+        """Of the wide pictures alone plain ones would be quicker."""
+        storyboard = story(panel("a", candidates=8), panel("b", size=WIDE, candidates=1))
+        known = figures(storyboard, {"plain": 1.0, "fused": 0.8}, sizes=[WIDE])
+
+        assert numerics_for(storyboard, Terms(8, figures=known)) == "fused"
+
+
+class TestSizes:
+    STORY = story(panel("a", candidates=8, steps=50), panel("b", size=WIDE, candidates=8, steps=50))
+
+    def known(self) -> Figures:
+        return figures(self.STORY, {"plain": 1.0, "fused": 0.8}, sizes=[WIDE])
+
+    def drawn(self, memory: Memory, kind: Numerics = "fused", batch: int = 8) -> Plan:
+        kernels = Kernels(kind, self.known(), "plainly")
+        return plan(self.STORY, memory, batch=batch, environment="fused", kernels=kernels)
+
+    def test_a_size_that_is_quicker_so_is_plain_in_a_fused_folder_and_comes_last(self) -> None:
+        made = self.drawn(Memory())
+
+        kinds = [(each.bucket.size, each.numerics) for each in made.batches]
+        assert kinds == sorted(kinds, key=lambda each: each[1])
+        assert set(kinds) == {(SQUARE, "fused"), (WIDE, "plain")}
+        assert made.unsettled == {SQUARE: "fused", WIDE: "plain"}
+
+    def test_the_choice_tells_both_numerics(self) -> None:
+        [wide] = [each for each in self.drawn(Memory()).choices if each.key.bucket.size == WIDE]
+
+        assert (wide.numerics, wide.plain, wide.fused) == ("plain", 0.8 * 0.24, 0.24)
+        assert wide.to_json() == {
+            "bucket": "8 x 96x64",
+            "numerics": "plain",
+            "graph": False,
+            "eager": 0.8 * 0.24,
+            "replayed": 0.8 * 0.24,
+            "plain": 0.8 * 0.24,
+            "fused": 0.24,
+        }
+
+    def test_what_was_decided_stays_whatever_is_measured_later(self) -> None:
+        made = self.drawn(Memory(numerics="fused", sizes={WIDE: "fused", SQUARE: "plain"}))
+
+        assert {(each.bucket.size, each.numerics) for each in made.batches} == {
+            (SQUARE, "plain"),
+            (WIDE, "fused"),
+        }
+        assert made.unsettled == {}
+
+    def test_a_plain_folder_is_plain_in_all_sizes(self) -> None:
+        made = self.drawn(Memory(), kind="plain")
+
+        assert {each.numerics for each in made.batches} == {"plain"}
+        assert made.unsettled == {}
+
+    def test_only_sizes_that_are_drawn_are_settled(self) -> None:
+        every = every_candidate(self.STORY, Memory())
+        done = {each.name: past(each) for each in every if each.panel.id == "b"}
+
+        assert self.drawn(Memory(done)).unsettled == {SQUARE: "fused"}
+
+    def test_a_size_is_settled_by_the_whole_storyboard_alike_for_all_batches(self) -> None:
+        terms = Terms(8, numerics="fused", figures=self.known())
+
+        assert numerics_by_size(self.STORY, terms, {}) == {SQUARE: "fused", WIDE: "plain"}
+        half = remembered(self.STORY, "b-c01", "b-c02", "b-c03", "b-c04", "b-c05", "b-c06")
+        assert self.drawn(half).terms.sizes == {SQUARE: "fused", WIDE: "plain"}
+
+    def test_a_picture_is_compared_with_the_environment_of_its_own_numerics(self) -> None:
+        every = every_candidate(self.STORY, Memory())
+        labels = {"a": "fused", "b": "plainly"}
+        right = {each.name: past(each, environment=labels[each.panel.id]) for each in every}
+        wrong = {each.name: past(each, environment="fused") for each in every}
+
+        assert {str(each.reason) for each in self.drawn(Memory(right)).kept} == {"done"}
+        assert {
+            each.candidate.panel.id: str(each.reason) for each in self.drawn(Memory(wrong)).kept
+        } == {"a": "done", "b": "done (environment differs)"}
+
+
+def test_every_graph_of_a_storyboard_is_listed_with_its_controlnet_largest_first() -> None:
+    storyboard = story(
+        panel("small"),
+        panel("large", size=WIDE, control=control()),
+        panel("whole", control=control("depth", end=1.0), guidance=1.0),
+    )
+    graphs = every_graph(storyboard, 2)
+
+    assert [str(key) for key in graphs] == [
+        "2 x 96x64, control lineart",
+        "1 x 96x64, control lineart",
+        "2 x 96x64",
+        "1 x 96x64",
+        "2 x 64x64, control depth, unguided",
+        "1 x 64x64, control depth, unguided",
+        "2 x 64x64",
+        "1 x 64x64",
+    ]
+    assert [found and found.written for found in graphs.values()] == [
+        *["lineart"] * 2,
+        *[None] * 2,
+        *["depth"] * 2,
+        *[None] * 2,
+    ]
+    assert len(every_graph(storyboard, 16)) == 4 * len(LADDER)
