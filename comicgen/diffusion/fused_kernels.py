@@ -138,7 +138,7 @@ def upsample(x: Tensor, weight: Tensor, bias: Tensor, gain: float = 1.0) -> Tens
         "memory_format": torch.channels_last,
     }
     quarters = torch.empty((4 * wide, channels, 2, 2), **layout)
-    _quarters[wide, triton.cdiv(channels, 256)](
+    _quarters[wide, triton.cdiv(channels, 256), 16](
         weight, quarters, *weight.stride(), wide, channels, 256, num_warps=4
     )
     convolved = F.conv2d(x, quarters, padding=1)
@@ -148,6 +148,13 @@ def upsample(x: Tensor, weight: Tensor, bias: Tensor, gain: float = 1.0) -> Tens
     grid = rows * 2 * height, triton.cdiv(2 * width, tile[0]), triton.cdiv(wide, tile[1])
     _interleave[grid](convolved, bias, larger, height, width, wide, gain, *tile, num_warps=4)
     return larger
+
+
+def weigh(x: Tensor, weight: Tensor) -> Tensor:
+    """In the memory of x, whatever its layout."""
+    rows, numbers = len(x), x[0].numel()
+    _weigh[rows, triton.cdiv(numbers, 4096)](x, weight, numbers, 4096, num_warps=4)
+    return x
 
 
 def _tile(pixels: int, channels: int) -> tuple[int, int]:
@@ -354,22 +361,19 @@ def _quarters(
     Of three in a line, the upper or left quarter sees the first, and the others together; the
     lower or right one the first two together, and the last.
     """
-    out = tl.program_id(0)
+    out, quarter, tap = tl.program_id(0), tl.program_id(2) // 4, tl.program_id(2) % 4
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     own = channel < channels
+    lower, right = quarter // 2, quarter % 2
+    line, place = tap // 2 * (1 + lower), tap % 2 * (1 + right)
     start = weight + out * stride_d + channel * stride_c
-    for quarter in tl.static_range(4):
-        for tap in tl.static_range(4):
-            total = tl.zeros((CHANNELS,), tl.float32)
-            for line in tl.static_range(3):
-                for place in tl.static_range(3):
-                    if (line + 1 - quarter // 2) // 2 == tap // 2 and (
-                        place + 1 - quarter % 2
-                    ) // 2 == tap % 2:
-                        at = start + line * stride_h + place * stride_w
-                        total += tl.load(at, mask=own, other=0.0).to(tl.float32)
-            at = (((quarter * wide + out) * 4 + tap) * channels).to(tl.int64) + channel
-            tl.store(quarters + at, total.to(quarters.dtype.element_ty), mask=own)
+    total = tl.zeros((CHANNELS,), tl.float32)
+    for y in range(line, line + 1 + (tap // 2 + lower) % 2):
+        for x in range(place, place + 1 + (tap % 2 + right) % 2):
+            value = tl.load(start + y * stride_h + x * stride_w, mask=own, other=0.0)
+            total += value.to(tl.float32)
+    at = ((quarter * wide + out) * 4 + tap).to(tl.int64) * channels + channel
+    tl.store(quarters + at, total.to(quarters.dtype.element_ty), mask=own)
 
 
 @triton.jit(do_not_specialize=["height", "width"])
@@ -401,3 +405,13 @@ def _interleave(
     at = (row * 2 * height + line) * 2 * width + pixel
     at = at[:, None] * channels + channel[None, :]
     tl.store(larger + at, value.to(larger.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _weigh(x, weight, numbers, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = at < numbers
+    start = x + row.to(tl.int64) * numbers
+    value = tl.load(start + at, mask=there, other=0.0).to(tl.float32) * tl.load(weight + row)
+    tl.store(start + at, value.to(x.dtype.element_ty), mask=there)

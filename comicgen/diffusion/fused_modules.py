@@ -14,7 +14,7 @@ from diffusers.models.resnet import ResnetBlock2D
 from diffusers.models.upsampling import Upsample2D
 from torch import Tensor, nn
 
-from comicgen.diffusion.fused_operations import add, group_norm, upsample
+from comicgen.diffusion.fused_operations import add, group_norm, upsample, weigh
 
 
 class GroupNorm(nn.Module):
@@ -159,6 +159,17 @@ class Downsample(nn.Module):
         """(R, C, H, W) -> (R, D, H / 2, W / 2)."""
         halved: Tensor = self.conv(x)
         return halved
+
+
+class Weights:
+    """The weights of a ControlNet's rows: what is multiplied by them keeps its dtype."""
+
+    def __init__(self, weight: Tensor) -> None:
+        """(R, 1, 1, 1) float32."""
+        self._weight = weight
+
+    def __rmul__(self, residual: Tensor) -> Tensor:
+        return weigh(residual, self._weight)
 
 
 def is_plain(convolution: Any) -> bool:

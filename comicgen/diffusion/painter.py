@@ -34,6 +34,7 @@ class Painter:
         self._empty = empty
         self._attention = attention
         self._verdicts = Verdicts()
+        self._denoisers: dict[str | None, Denoiser] = {}
         self._controlnets = ControlNets(model)
 
     def paint(self, batch: Batch, lanes: Sequence[Lane | None], noise: Tensor) -> Tensor:
@@ -78,8 +79,12 @@ class Painter:
         return Task(key, denoiser, prepared.named(), latents)
 
     def _denoiser(self, controlnet: Model | None) -> Denoiser:
-        network = self._controlnets.get(controlnet) if controlnet else None
-        return Denoiser(self._model.unet, network, self._attention, self._verdicts)
+        name = controlnet.digest if controlnet else None
+        if name not in self._denoisers:
+            network = self._controlnets.get(controlnet) if controlnet else None
+            made = Denoiser(self._model.unet, network, self._attention, self._verdicts)
+            self._denoisers[name] = made
+        return self._denoisers[name]
 
     def _conditioning(self, bucket: Bucket, lanes: Sequence[Lane | None]) -> Conditioning:
         empty = empty_lane(self._empty, bucket.size, bucket.controls > 0)
