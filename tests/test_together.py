@@ -75,6 +75,21 @@ class Tried(together._Operation):
         raise AssertionError("tried again")
 
 
+def test_where_there_is_no_room_to_try_the_bits_are_kept(
+    watched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any) -> bool:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(together._Operation, "agrees", full)
+    x, verdicts = noise(2, 5), Verdicts()
+    with Together(2, verdicts):
+        found = across(x)
+
+    assert verdicts.found == {}
+    assert torch.equal(found, torch.cat([across(own) for own in x.split(1)]))
+
+
 def test_within_a_capture_nothing_is_tried_and_the_bits_are_kept(
     watched: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

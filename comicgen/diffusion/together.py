@@ -7,6 +7,7 @@ where not, picture by picture. Either way a picture has the bits that it would h
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -52,9 +53,11 @@ class Together(TorchFunctionMode):
             return function(*args, **kwargs)
         operation = _Operation(function, args[:by_row], args[by_row:], kwargs, self._pictures)
         key = operation.signature
-        together = self._verdicts.found.get(key)
-        if together is None and not _is_capturing(operation.rows[0].device):
-            together = self._verdicts.found[key] = operation.agrees()
+        if key not in self._verdicts.found and not _is_capturing(operation.rows[0].device):
+            # Where there is no room to try, this call is parted, and the next one tries.
+            with suppress(torch.OutOfMemoryError):
+                self._verdicts.found[key] = operation.agrees()
+        together = self._verdicts.found.get(key, False)
         return operation.whole() if together else operation.parted()
 
 
@@ -72,8 +75,8 @@ class _Operation:
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        shapes = tuple(_shape(each) for each in (*self.rows, *self.others))
-        return self.function, self.pictures, shapes
+        given = (*self.rows, *self.others, *sorted(self.kwargs.items()))
+        return self.function, self.pictures, tuple(map(_shape, given))
 
     def whole(self) -> Tensor:
         return self.function(*self.rows, *self.others, **self.kwargs)
