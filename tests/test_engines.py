@@ -9,7 +9,7 @@ from plan_stories import only_candidate, panel, story
 from sketch_run import alone
 
 from comicgen.cli.engines import Engines
-from comicgen.engine import Event
+from comicgen.engine import Event, GraphLabel
 from comicgen.numerics import Numerics
 from comicgen.plan import Batch
 from comicgen.sketch import Sketch
@@ -75,3 +75,19 @@ def test_an_engine_goes_before_the_next_one_comes() -> None:
     gc.collect()
 
     assert list(opened.alive) == []
+
+
+class Capturing(Sketch):
+    """Says that it captured its first graph, as every engine calls it."""
+
+    def draw(self, batch: Batch, upcoming: Sequence[Batch]) -> Iterator[Event]:
+        yield GraphLabel(1, str(batch.bucket), 1.0, 0, 0, 0, "some")
+
+
+def test_the_captures_of_all_engines_are_numbered_together() -> None:
+    engines = Engines(lambda numerics: Capturing())
+    batch = alone(only_candidate(story(panel())))
+    kinds: list[Numerics] = ["fused", "plain"]
+    labels = [event for kind in kinds for event in engines.draw(replace(batch, numerics=kind), ())]
+
+    assert [label.number for label in labels if isinstance(label, GraphLabel)] == [1, 2]

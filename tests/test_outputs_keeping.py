@@ -41,7 +41,7 @@ def before_encoding(monkeypatch: pytest.MonkeyPatch, do: Mapping[str, Callable[[
     def encode(image: Image.Image, candidate: Candidate, model: Model) -> Encoding:
         own = do.get(candidate.name, lambda: None)
         usual = encoding(image, candidate, model)
-        return Watched(usual.image, usual.text, own)
+        return Watched(usual.pixels, usual.text, own)
 
     monkeypatch.setattr(writer, "encoding", encode)
 

@@ -22,7 +22,7 @@ def picture(width: int, height: int, seed: int = 0) -> Image.Image:
 
 
 def encoded(image: Image.Image, text: PngInfo | None = None) -> bytes:
-    return Encoding(image, text or PngInfo()).whole()
+    return Encoding.of(image, text or PngInfo()).whole()
 
 
 @pytest.mark.parametrize("height", [1, 2, LINES - 1, LINES, LINES + 1, 3 * LINES])
@@ -76,8 +76,14 @@ def test_texts_are_in_it() -> None:
 
 
 def test_threads_in_any_order_make_the_same_file() -> None:
-    encoding = Encoding(picture(300, 500), PngInfo())
+    encoding = Encoding.of(picture(300, 500), PngInfo())
     with ThreadPoolExecutor(4) as pool:
         backwards = list(pool.map(encoding.deflate, reversed(encoding.stripes)))
 
     assert encoding.join(backwards[::-1]) == encoding.whole()
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "L", "CMYK"])
+def test_a_picture_that_is_not_rgb_is_an_engines_mistake(mode: str) -> None:
+    with pytest.raises(AssertionError, match=mode):
+        Encoding.of(Image.new(mode, (8, 8)), PngInfo())

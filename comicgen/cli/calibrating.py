@@ -46,6 +46,7 @@ def calibrate(
             calibration.take(measured)
             calibration.save()
             _tell(measured, as_json)
+        del engine  # or its model would lie beside the next one's
         engines.close(kind)
     _conclude(calibration, as_json)
 

@@ -2,8 +2,9 @@
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from comicgen.engine import Engine, Event
+from comicgen.engine import Engine, Event, GraphLabel
 from comicgen.numerics import Numerics
 from comicgen.plan import Batch
 
@@ -15,11 +16,14 @@ class Engines:
         """`open_engine` opens an engine, or raises an InputError or a MachineError."""
         self._open_engine = open_engine
         self._opened: dict[Numerics, Engine] = {}
+        self._captures = 0
+        self._before: dict[Numerics, int] = {}
 
     def open(self, numerics: Numerics) -> Engine:
         """The engine of these numerics, opened now if it is not yet."""
         if numerics not in self._opened:
             self._opened[numerics] = self._open_engine(numerics)
+            self._before[numerics] = self._captures
         return self._opened[numerics]
 
     def close(self, numerics: Numerics) -> None:
@@ -30,6 +34,13 @@ class Engines:
     def draw(self, batch: Batch, upcoming: Sequence[Batch]) -> Iterator[Event]:
         """Have the batch drawn; its engine is shown what of the rest is its own."""
         own = [each for each in upcoming if each.numerics == batch.numerics]
-        yield from self.open(batch.numerics).draw(batch, own)
+        for event in self.open(batch.numerics).draw(batch, own):
+            yield self._numbered(event, batch.numerics) if isinstance(event, GraphLabel) else event
         if not own:
             self.close(batch.numerics)
+
+    def _numbered(self, label: GraphLabel, numerics: Numerics) -> GraphLabel:
+        """Among the captures of the run; an engine counts its own."""
+        number = self._before[numerics] + label.number
+        self._captures = max(self._captures, number)
+        return replace(label, number=number)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from comicgen.diffusion.sampling import upload
 from comicgen.diffusion.text import Embedding
 from comicgen.sizes import Size
 
@@ -61,11 +62,12 @@ def stack(lanes: Sequence[Lane], size: Size, guided: bool) -> Conditioning:
     ids = [size.height, size.width, 0, 0, size.height, size.width]
     return Conditioning(
         prompt=prompt,
-        time_ids=torch.tensor([ids] * len(lanes), dtype=torch.float32, device=device),
+        time_ids=upload(torch.tensor([ids] * len(lanes), dtype=torch.float32), device),
         negative=_join([lane.negative for lane in lanes]) if guided else None,
         guidance=_scalars([lane.guidance for lane in lanes], device) if guided else None,
         control=ControlInput(
-            torch.cat(images).to(device, dtype), _scalars([lane.weight for lane in lanes], device)
+            upload(torch.cat(images), device).to(dtype),
+            _scalars([lane.weight for lane in lanes], device),
         )
         if images
         else None,
@@ -80,4 +82,4 @@ def _join(embeddings: Sequence[Embedding]) -> Embedding:
 
 
 def _scalars(values: Sequence[float], device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1, 1)
+    return upload(torch.tensor(values, dtype=torch.float32), device).view(-1, 1, 1, 1)

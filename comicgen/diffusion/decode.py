@@ -1,6 +1,7 @@
 """From latents to a picture, one at a time, in a wider type where 16 bits overflow."""
 
 import copy
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,10 +16,11 @@ from comicgen.errors import CandidateError
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A picture, and what had to be done for it."""
+    """A picture, what had to be done for it, and the seconds that this took."""
 
     image: Image.Image
     notes: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Decoder:
         return self.finish(self.begin(latents))
 
     def _again(self, latents: Tensor) -> Decoded:
-        wide = None
+        begun, wide = time.perf_counter(), None
         if self.vae.dtype != torch.float32:
             wide = _decode(self._wide, latents)
         if wide is None or not _finite(wide):
@@ -88,6 +90,7 @@ class Decoder:
         return Decoded(
             _to_image(_levels(wide).cpu()),
             (f"the VAE overflowed in {narrow}; decoded again in float32",),
+            time.perf_counter() - begun,
         )
 
     @cached_property
@@ -126,7 +129,10 @@ def _to_host(tensor: Tensor) -> Tensor:
     """A copy on the CPU; from a GPU it arrives when the stream is so far."""
     if not tensor.is_cuda:
         return tensor
-    there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    try:
+        there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    except RuntimeError:  # the host has no such memory to give
+        return tensor.cpu()
     return there.copy_(tensor, non_blocking=True)
 
 

@@ -62,7 +62,7 @@ class Denoiser:
         with self._exactly(pictures):
             text = text_keys(self.unet, hidden)
             control_text = text_keys(self.controlnet, hidden) if control else None
-            hint = self.controlnet.controlnet_cond_embedding(control.image) if control else None
+            hint = self._hint(control.image) if control else None
 
         def doubled(tensor: Tensor) -> Tensor:
             return _rows(tensor, tensor if negative else None)
@@ -80,15 +80,25 @@ class Denoiser:
     def predict(self, latents: Tensor, timestep: Tensor, prepared: Prepared) -> Tensor:
         """What the model predicts, noise or velocity: (B, C, h, w) float32 like the latents.
 
-        The timestep is (B,) float32. A picture has the bits that it would have alone.
+        The timestep is (B,) float32. A picture has the bits that it would have alone. On a CPU,
+        which gains nothing by batches and parts every operation among its threads, it is alone.
 
         Guidance combines in float32: negative + guidance * (prompt - negative)
         (arXiv 2207.12598).
         """
+        lanes = len(latents)
+        if lanes > 1 and not latents.is_cuda:
+            alone = (
+                self.predict(own, time, prepared.of_lane(lane, lanes))
+                for lane, (own, time) in enumerate(
+                    zip(latents.chunk(lanes), timestep.chunk(lanes), strict=True)
+                )
+            )
+            return torch.cat(list(alone))
         sample = latents.to(self._dtype)
         if prepared.guidance is not None:
             sample, timestep = _rows(sample, sample), _rows(timestep, timestep)
-        with self._exactly(len(latents)):
+        with self._exactly(lanes):
             noise: Tensor = self.unet(
                 sample,
                 timestep,
@@ -105,6 +115,14 @@ class Denoiser:
     def call(self, inputs: Named) -> Tensor:
         """`predict` of the tensors that bear its arguments' names."""
         return self.predict(inputs["latents"], inputs["timestep"], Prepared.of(inputs))
+
+    def _hint(self, image: Tensor) -> Tensor:
+        """Embedded control images, each with the bits that it has alone."""
+        embed = self.controlnet.controlnet_cond_embedding
+        hint: Tensor = (
+            embed(image) if image.is_cuda else torch.cat([*map(embed, image.chunk(len(image)))])
+        )
+        return hint
 
     @contextmanager
     def _exactly(self, pictures: int) -> Iterator[None]:

@@ -163,8 +163,11 @@ class DiffusionEngine:
     def _seconds_to_decode(self, bucket: Bucket) -> float | None:
         """Of noise: a GPU is quicker with zeros."""
         noise = draw_noise([0], self._model.latent_shape(bucket.size), draws=1)[0]
-        decoding = self._begin_decoding(noise.to(self._place.device))
-        return None if isinstance(decoding, CandidateError) else decoding.seconds()
+        try:
+            with self._place.working():
+                return self._decoding(noise.to(self._place.device)).seconds()
+        except CandidateError:
+            return None
 
     def _capture_ahead(self, batch: Batch, upcoming: Sequence[Batch]) -> None:
         """Once a run; what cannot be loaded ahead fails when its batch comes."""
@@ -252,7 +255,7 @@ class DiffusionEngine:
             with self._place.working():
                 decoded = self._roomy(lambda: self._decoder.finish(decoding))
                 share = max(drawing.seconds() - captured, 0) / bucket.batch
-                seconds = share + decoding.seconds()
+                seconds = share + decoding.seconds() + decoded.seconds
         except CandidateError as error:
             return Failed(candidate, str(error))
         return Drawn(candidate, decoded.image, seconds, decoded.notes)

@@ -6,7 +6,7 @@ which the parameters are views: what is written into one is seen by both.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name for it
@@ -21,11 +21,20 @@ from comicgen.diffusion.fused_operations import add_layer_norm, geglu
 
 
 class Linear(nn.Module):
-    """Several layers that read the same, by one product."""
+    """Several layers that read the same, by one product.
+
+    It cannot be copied, cast or moved: its weights would part from those of the layers.
+    """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         super().__init__()
         self._weight = _side_by_side([layer.weight for layer in layers])
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise TypeError("a fused network cannot be copied; copy it before")
+
+    def _apply(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("a fused network cannot be cast or moved; do so before")
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., sum of their widths)."""

@@ -65,8 +65,9 @@ def group_norm(
         num_warps=4,
     )
     normed = torch.empty_like(x)
-    tile = _tile(pixels, channels)
-    grid = rows, triton.cdiv(pixels, tile[0]), triton.cdiv(channels, tile[1])
+    tile = _tile(channels)
+    # Pixels along x, as only there CUDA counts beyond 65,535.
+    grid = triton.cdiv(pixels, tile[0]), triton.cdiv(channels, tile[1]), rows
     _affine[grid](x, scale, shift, normed, pixels, channels, gain[1], silu, *tile, num_warps=4)
     return normed
 
@@ -85,7 +86,7 @@ def add(
         residual = residual.contiguous(memory_format=torch.channels_last)
     rows, channels, height, width = x.shape
     pixels = rows * height * width
-    tile = _tile(pixels, channels)
+    tile = _tile(channels)
     grid = triton.cdiv(pixels, tile[0]), triton.cdiv(channels, tile[1])
     _add[grid](x, bias, residual, more, pixels, channels, gain, *tile, num_warps=4)
     return x
@@ -144,7 +145,7 @@ def upsample(x: Tensor, weight: Tensor, bias: Tensor, gain: float = 1.0) -> Tens
     convolved = F.conv2d(x, quarters, padding=1)
     rows, _, height, width = x.shape
     larger = torch.empty((rows, wide, 2 * height, 2 * width), **layout)
-    tile = _tile(width, wide)
+    tile = _tile(wide)
     grid = rows * 2 * height, triton.cdiv(2 * width, tile[0]), triton.cdiv(wide, tile[1])
     _interleave[grid](convolved, bias, larger, height, width, wide, gain, *tile, num_warps=4)
     return larger
@@ -157,7 +158,7 @@ def weigh(x: Tensor, weight: Tensor) -> Tensor:
     return x
 
 
-def _tile(pixels: int, channels: int) -> tuple[int, int]:
+def _tile(channels: int) -> tuple[int, int]:
     """Pixels and channels of a tile of 4,096 numbers or so for an element-wise kernel."""
     width = min(triton.next_power_of_2(channels), 128)
     return max(4096 // width, 1), width
@@ -267,9 +268,9 @@ def _affine(
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    row = tl.program_id(0)
-    pixel = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
-    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+    row = tl.program_id(2)
+    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     own = channel < channels
     there = (pixel < pixels)[:, None] & own[None, :]
     scale = tl.load(scale_of + row * channels + channel, mask=own, other=0.0)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any
 
 import diffusers.utils.logging
@@ -23,8 +24,31 @@ from comicgen.weights.folder import read_config
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-# What the libraries raise over a config or an input that they cannot follow.
-REFUSALS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+
+def _compilers() -> tuple[type[Exception], ...]:
+    """What Triton raises where it cannot compile."""
+    try:
+        from triton.errors import TritonError
+    except ImportError:
+        return ()
+    return (TritonError,)
+
+
+# What the libraries raise over a config or an input that they cannot follow; the last ones, and
+# what a full disk makes of them, while kernels are compiled.
+REFUSALS: tuple[type[Exception], ...] = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    OSError,
+    SubprocessError,
+    *_compilers(),
+)
+
+_UNREADABLE: tuple[type[Exception], ...] = (*REFUSALS, SafetensorError, StrictDataclassError)
 
 # Parts of the whole CLIP that some text encoders are saved with, and that SDXL does without.
 _UNUSED = {"logit_scale", "text_projection.weight"}
@@ -121,7 +145,7 @@ def _load(
                 output_loading_info=True,
                 **({"key_mapping": _SPELLING} if kind is CLIPTextModelWithProjection else {}),
             )
-        except (*REFUSALS, OSError, SafetensorError, StrictDataclassError) as error:
+        except _UNREADABLE as error:
             raise InputError(f"{path}: cannot be loaded ({error}); copy it again") from error
     _check_fit(path, info)
     return module.eval().requires_grad_(False).to(device)

@@ -39,6 +39,11 @@ class Prepared:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
+    def of_lane(self, lane: int, lanes: int) -> Self:
+        """What one of so many pictures has of it."""
+        parts = {name: value.chunk(lanes)[lane] for name, value in self.named().items()}
+        return type(self)(**parts)
+
     def without_control(self) -> Self:
         """The same outside the ControlNet's window."""
         return replace(self, control_text=None, control_hint=None, control_weight=None)

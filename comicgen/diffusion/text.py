@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from comicgen.diffusion.sampling import upload
 from comicgen.prompts import CONTEXT, Tokenizer
 
 REMEMBERED = 512  # embeddings; at SDXL's widths 0.3 MB each in 16 bits
@@ -73,4 +74,4 @@ class TextEncoding:
         return Embedding(hidden.to(**self._to), second.text_embeds.to(**self._to))
 
     def _ids(self, tokenizer: Tokenizer, text: str) -> Tensor:
-        return torch.tensor([tokenizer.ids(text)], device=self._to["device"])
+        return upload(torch.tensor([tokenizer.ids(text)]), self._to["device"])

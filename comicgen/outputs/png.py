@@ -9,7 +9,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from PIL import Image
@@ -35,25 +35,32 @@ class Stripe:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """An RGB picture on its way to a PNG file with these texts.
+    """Pixels (H, W, 3) on their way to a PNG file with these texts.
 
     Its stripes may be deflated in any order, by as many threads as like.
     """
 
-    image: Image.Image
+    pixels: "np.ndarray[Any, np.dtype[np.uint8]]"
     text: PngInfo
+
+    @classmethod
+    def of(cls, image: Image.Image, text: PngInfo) -> Self:
+        """Of an RGB picture."""
+        assert image.mode == "RGB", image.mode
+        return cls(np.asarray(image), text)
 
     @property
     def stripes(self) -> range:
         """The line at which each begins."""
-        return range(0, self.image.height, LINES)
+        return range(0, len(self.pixels), LINES)
 
     def deflate(self, first: int) -> Stripe:
         """The stripe that begins at this line."""
-        last = min(first + LINES, self.image.height)
-        lines = _filtered(np.asarray(self.image)[max(first - 1, 0) : last], first == 0)
+        height = len(self.pixels)
+        last = min(first + LINES, height)
+        lines = _filtered(self.pixels[max(first - 1, 0) : last], first == 0)
         compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-        ending = zlib.Z_FINISH if last == self.image.height else zlib.Z_SYNC_FLUSH
+        ending = zlib.Z_FINISH if last == height else zlib.Z_SYNC_FLUSH
         return Stripe(lines, compressor.compress(lines) + compressor.flush(ending))
 
     def join(self, made: Iterable[Stripe]) -> bytes:
@@ -62,7 +69,8 @@ class Encoding:
         for stripe in made:
             checksum = zlib.adler32(stripe.lines, checksum)
             deflated.append(stripe.deflated)
-        header = struct.pack(">IIBBBBB", self.image.width, self.image.height, 8, 2, 0, 0, 0)
+        height, width = self.pixels.shape[:2]
+        header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
         chunks = [
             (b"IHDR", header),
             *((kind, content) for kind, content, *_ in self.text.chunks),

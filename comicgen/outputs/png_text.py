@@ -31,7 +31,7 @@ def encoding(image: Image.Image, candidate: Candidate, model: Model) -> Encoding
     text = PngInfo()
     text.add_text("parameters", parameters(candidate, model))  # iTXt unless Latin-1
     text.add_text("comicgen", _json(candidate))
-    return Encoding(image, text)
+    return Encoding.of(image, text)
 
 
 def parameters(candidate: Candidate, model: Model) -> str:
