@@ -8,7 +8,6 @@ without.
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -26,7 +25,8 @@ from comicgen.sizes import Size
 Row = dict[str, Any]
 
 _STEP = ("eager", "replayed", "first_use")
-_NUMBERS = (*_STEP, "decode", "bytes", "cold", "warm")
+_SECONDS = (*_STEP, "decode", "cold", "warm")
+_MONTH = 30 * 24 * 3600
 
 
 class Calibration:
@@ -150,8 +150,11 @@ def _sound(row: Row) -> Row:
     Raises:
         LookupError, TypeError, ValueError, AttributeError: it is not.
     """
-    numbers = [row[name] for name in _NUMBERS if name in row]
-    if not all(type(each) in (int, float) and 0 <= each < math.inf for each in numbers):
+    seconds = [row[name] for name in _SECONDS if name in row]
+    if not all(type(each) in (int, float) and 0 < each < _MONTH for each in seconds):
+        raise ValueError(row)
+    taken = row.get("bytes", 0)
+    if type(taken) is not int or not 0 <= taken < 2**50:
         raise ValueError(row)
     if "bucket" in row:
         _bucket(row["bucket"])
@@ -165,7 +168,7 @@ def _sound(row: Row) -> Row:
 def _bucket(told: Mapping[str, Any]) -> Bucket:
     size = told["size"]
     counts = [told["batch"], size["width"], size["height"], told["chunks"], told["controls"]]
-    if not all(type(count) is int for count in counts):
-        raise ValueError(counts)
+    if not all(type(count) is int for count in counts) or type(told["guided"]) is not bool:
+        raise ValueError(told)
     batch, width, height, chunks, controls = counts
-    return Bucket(batch, Size(width, height), chunks, controls, bool(told["guided"]))
+    return Bucket(batch, Size(width, height), chunks, controls, told["guided"])

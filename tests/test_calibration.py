@@ -1,8 +1,10 @@
 """Measurements of a machine are remembered between runs, and whatever is wrong with them is not."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,11 @@ def test_weights_and_the_place_of_a_model_do_not_matter(cache: Path, model: Path
     assert Calibration.here(GPU, copy).figures(GPU).buckets
 
 
+def _with(name: str, value: str, text: str) -> str:
+    """The file with another value, in JSON, under this name."""
+    return re.sub(rf'"{name}": ?[^,}}]+', f'"{name}": {value}', text)
+
+
 DAMAGES = {
     "no JSON": lambda text: text[:-3],
     "a list": lambda text: "[]",
@@ -178,6 +185,14 @@ DAMAGES = {
     "a wrong width": lambda text: text.replace("1024", '"1024"'),
     "no date": lambda text: text.replace('"date"', '"data"'),
     "neither bucket nor opening": lambda text: text.replace('"bucket"', '"basket"'),
+    **{
+        f"{name} of {value[:5]}": partial(_with, name, value)
+        for name in ("eager", "replayed", "first_use", "decode", "bytes")
+        for value in ("1e308", "1" + "0" * 400, "-1", "NaN", "true", '"1"')
+    },
+    "no time at all": partial(_with, "eager", "0"),
+    "half a byte": partial(_with, "bytes", "1.5"),
+    "guided by a word": partial(_with, "guided", '"false"'),
 }
 
 

@@ -70,6 +70,70 @@ def test_what_was_tried_is_not_tried_again(watched: None, monkeypatch: pytest.Mo
             across(noise(2, 6))
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x, w: F.linear(x.double(), w.double()),
+        lambda x, w: F.linear(x[:, :4], w[:, :4].contiguous()),
+        lambda x, w: F.linear(x, w[:3]),
+        lambda x, w: F.linear(x, w, torch.zeros(6)),
+        lambda x, w: F.linear(x.T.contiguous().T, w),
+        lambda x, w: torch.softmax(x, 1),
+    ],
+    ids=["dtype", "width", "weight", "bias", "strides", "function"],
+)
+def test_every_shape_and_operation_is_tried_by_itself(other: Any, watched: None) -> None:
+    x, weight, verdicts = noise(4, 8), noise(6, 8), Verdicts()
+    with Together(2, verdicts):
+        F.linear(x, weight)
+        assert len(verdicts.found) == 1
+        other(x, weight)
+    assert len(verdicts.found) == 2
+    with Together(4, verdicts):
+        F.linear(x, weight)
+    assert len(verdicts.found) == 3
+
+
+def test_the_same_is_tried_the_same_way_in_every_run(watched: None) -> None:
+    """Whatever was drawn from torch's own generator before."""
+    seen = []
+
+    def watch(operation: together._Operation) -> bool:
+        seen.append(operation._like(torch.Generator().manual_seed(0)).rows[0])
+        return True
+
+    x, weight = noise(4, 8), noise(6, 8)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        with pytest.MonkeyPatch.context() as patch, Together(2, Verdicts()):
+            patch.setattr(together._Operation, "agrees", watch)
+            F.linear(x, weight)
+
+    assert torch.equal(*seen)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [320, 1280])
+def test_a_sum_that_is_split_for_a_batch_is_noticed_after_rounding(
+    width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few results, as an embedded timestep has; a zero weight of the layer itself hides none."""
+    usual = F.linear
+
+    def split(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        wide, weights = x.float(), weight.float()
+        if len(x) == 2:
+            return usual(wide, weights).to(x.dtype)
+        half = x.shape[-1] // 3
+        parts = usual(wide[..., :half], weights[..., :half])
+        return (parts + usual(wide[..., half:], weights[..., half:])).to(x.dtype)
+
+    monkeypatch.setattr(together, "_CHANNELS", {split: -1})
+    x, weight = torch.zeros(4, 1280, dtype=dtype), torch.zeros(width, 1280, dtype=dtype)
+
+    assert not together._Operation(split, [x], [weight], {}, 2).agrees()
+
+
 class Tried(together._Operation):
     def agrees(self) -> bool:
         raise AssertionError("tried again")
