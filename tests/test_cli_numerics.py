@@ -253,6 +253,21 @@ class TestRender:
             "fused": 0.12,
         }
 
+    @pytest.mark.parametrize(
+        "options", [("--graphs", "on"), ("--precapture", "1"), ("--debug-graphs",)], ids=str
+    )
+    def test_graphs_that_the_author_asks_for_are_captured_whether_they_pay_or_not(
+        self, options: tuple[str, ...], comicgen: Comicgen, opened: Opened, story: Path
+    ) -> None:
+        comicgen("calibrate", "--numerics", "fused")
+        opened.clear()
+        comicgen("render", *options)
+        [(_, chosen)] = opened
+        [run] = manifest(story)["runs"]
+
+        assert chosen.without == frozenset()
+        assert all(choice["graph"] for choice in run["choices"])
+
     def test_what_a_run_measures_is_known_to_the_next(
         self, comicgen: Comicgen, opened: Opened, story: Path
     ) -> None:

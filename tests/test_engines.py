@@ -5,11 +5,13 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import pytest
 from plan_stories import only_candidate, panel, story
 from sketch_run import alone
 
 from comicgen.cli.engines import Engines
 from comicgen.engine import Event, GraphLabel
+from comicgen.errors import ComicgenError, InputError
 from comicgen.numerics import Numerics
 from comicgen.plan import Batch
 from comicgen.sketch import Sketch
@@ -91,3 +93,22 @@ def test_the_captures_of_all_engines_are_numbered_together() -> None:
     labels = [event for kind in kinds for event in engines.draw(replace(batch, numerics=kind), ())]
 
     assert [label.number for label in labels if isinstance(label, GraphLabel)] == [1, 2]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_model_that_is_wrong_stops_a_run_that_has_drawn_already(first: bool) -> None:
+    """Code 2 would say that nothing was written."""
+
+    def open_engine(numerics: Numerics) -> Sketch:
+        if first or numerics == "plain":
+            raise InputError("the model has changed")
+        return Sketch()
+
+    engines = Engines(open_engine)
+    batch = alone(only_candidate(story(panel())))
+    if not first:
+        list(engines.draw(replace(batch, numerics="fused"), ()))
+
+    with pytest.raises(ComicgenError, match="the model has changed") as stopped:
+        list(engines.draw(replace(batch, numerics="plain"), ()))
+    assert stopped.value.exit_code == (2 if first else 4)

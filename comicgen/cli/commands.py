@@ -185,7 +185,9 @@ def render(
     options = graph_options(graphs, precapture, debug_graphs, seen.environment)
     chosen = _selection(panel, candidate, failed)
     order = Order(chosen, kind, more, numerics, options, verbose, json)
-    raise typer.Exit(carry_out(seen.ready(numerics, batch, options.enabled), order))
+    insisted = graphs == "on" or precapture > 0 or debug_graphs
+    ready = seen.ready(numerics, batch, options.enabled, insisted)
+    raise typer.Exit(carry_out(ready, order))
 
 
 @app.command("plan")

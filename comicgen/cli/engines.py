@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from comicgen.engine import Engine, Event, GraphLabel
+from comicgen.errors import InputError, MachineError
 from comicgen.numerics import Numerics
 from comicgen.plan import Batch
 
@@ -17,6 +18,7 @@ class Engines:
         self._open_engine = open_engine
         self._opened: dict[Numerics, Engine] = {}
         self._captures = 0
+        self._drawn = False
         self._before: dict[Numerics, int] = {}
 
     def open(self, numerics: Numerics) -> Engine:
@@ -34,10 +36,20 @@ class Engines:
     def draw(self, batch: Batch, upcoming: Sequence[Batch]) -> Iterator[Event]:
         """Have the batch drawn; its engine is shown what of the rest is its own."""
         own = [each for each in upcoming if each.numerics == batch.numerics]
-        for event in self.open(batch.numerics).draw(batch, own):
+        for event in self._own(batch.numerics).draw(batch, own):
             yield self._numbered(event, batch.numerics) if isinstance(event, GraphLabel) else event
         if not own:
             self.close(batch.numerics)
+
+    def _own(self, numerics: Numerics) -> Engine:
+        """The engine of these numerics; what is wrong with it now stops a run that drew already."""
+        drawn, self._drawn = self._drawn, True
+        try:
+            return self.open(numerics)
+        except InputError as error:
+            if not drawn:
+                raise
+            raise MachineError(str(error)) from error
 
     def _numbered(self, label: GraphLabel, numerics: Numerics) -> GraphLabel:
         """Among the captures of the run; an engine counts its own."""

@@ -39,6 +39,7 @@ class Situation:
     memory: Memory
     lanes: int = 1
     captured: bool = False
+    insisted: bool = False
     figures: Figures = field(default_factory=Figures)
 
     @property
@@ -54,7 +55,7 @@ class Situation:
         numbers = sum(part.parameters for part in (*model.weights.values(), *parts))
         return numbers * (4 if self.environment.precision == "fp32" else 2)
 
-    def ready(self, wish: Wish, batch: int | None, graphs: bool) -> Self:
+    def ready(self, wish: Wish, batch: int | None, graphs: bool, insisted: bool = False) -> Self:
         """With numerics for good, so many lanes or as many as suit the device, and measurements.
 
         Raises:
@@ -62,7 +63,13 @@ class Situation:
         """
         here = self.environment
         figures = self.calibration.figures(here) if here.on_gpu else Figures()
-        ready = replace(self, lanes=batch or default_batch(here), captured=graphs, figures=figures)
+        ready = replace(
+            self,
+            lanes=batch or default_batch(here),
+            captured=graphs,
+            insisted=insisted,
+            figures=figures,
+        )
         return replace(ready, environment=here.drawing(ready._numerics(wish)))
 
     def in_plain(self) -> Self:
@@ -82,6 +89,7 @@ class Situation:
             selection,
             batch=self.lanes,
             captured=self.captured,
+            insisted=self.insisted,
             environment=here.label,
             kernels=Kernels(here.kind, self.figures, here.drawing("plain").label),
         )

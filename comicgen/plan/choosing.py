@@ -47,7 +47,7 @@ def choices(batches: Iterable[Batch], terms: Terms) -> tuple[Choice, ...]:
 
 def without(batches: Iterable[Batch], terms: Terms) -> frozenset[GraphKey]:
     """The graphs that would not be replayed often enough to pay for their first use."""
-    if not terms.captured:
+    if not terms.captured or terms.insisted:
         return frozenset()
     used = _steps(batches)
     return frozenset(key for key, steps in used.items() if not _figure(key, terms).pays(steps))

@@ -77,6 +77,8 @@ class Kernels:
 class Terms:
     """How batches are drawn: at most `lanes` side by side, `captured` in graphs or not.
 
+    `insisted` is for all graphs, whether they pay or not.
+
     `sizes` are drawn with numerics of their own, all others with `numerics`.
     """
 
@@ -85,6 +87,7 @@ class Terms:
     numerics: Numerics = "plain"
     sizes: Mapping[Size, Numerics] = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
+    insisted: bool = False
 
     def of(self, size: Size) -> Numerics:
         """The numerics of all pictures of a size."""

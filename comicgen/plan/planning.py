@@ -149,20 +149,21 @@ def plan(
     *,
     batch: int = 1,
     captured: bool = True,
+    insisted: bool = False,
     environment: str = "",
     kernels: Kernels = _PLAIN,
 ) -> Plan:
     """Decide about every candidate and arrange those to be drawn in batches of at most `batch`.
 
     `batch` is one of `LADDER`. `captured` False is for drawing without graphs, where no bucket
-    costs anything before it draws. `environment` is the label of what would draw now; "" does not
-    compare it.
+    costs anything before it draws; `insisted` captures those that do not pay too. `environment` is
+    the label of what would draw now; "" does not compare it.
 
     Raises:
         CommandError: the selection names a panel or candidate that is not there.
     """
     assert memory.numerics in (None, kernels.numerics)
-    terms = Terms(batch, captured, kernels.numerics, {}, kernels.figures)
+    terms = Terms(batch, captured, kernels.numerics, {}, kernels.figures, insisted)
     terms = replace(terms, sizes=numerics_by_size(storyboard, terms, memory.sizes))
     labels = {"plain": kernels.plain_environment, kernels.numerics: environment}
     candidates = every_candidate(storyboard, memory)

@@ -88,7 +88,7 @@ def _measured(
         assert figure.eager is not None
         most = sum(-(-each.count // lanes) * dict(each.calls).get(graph, 0) for each in work)
         quick, once = figure.eager, 0.0
-        if terms.captured and figure.pays(most):
+        if terms.captured and (terms.insisted or figure.pays(most)):
             assert figure.replayed is not None
             quick = figure.replayed
             once = figure.seconds(EAGER_STEPS, graph=True) - quick * EAGER_STEPS
