@@ -21,6 +21,7 @@ from comicgen.diffusion.fused import SMALLER, fuse, fuse_decoder, text_keys
 from comicgen.diffusion.fused_modules import ResnetBlock
 from comicgen.diffusion.lora import LoraWeights
 from comicgen.diffusion.models import Components
+from comicgen.errors import NumericsError
 
 
 def fused_copy(network: Any) -> Any:
@@ -206,3 +207,23 @@ def test_a_fused_vae_holds_numbers_that_float16_does_not(pocket: Components) -> 
 
     assert not decoded(plain).isfinite().all()
     assert gap(decoded(fused).float(), expected) < 1e-2
+
+
+def test_a_vae_of_other_blocks_is_not_fused(pocket: Components) -> None:
+    """Its numbers would not be what they stand for."""
+    other = copy.deepcopy(pocket.vae)
+    for block in other.decoder.modules():
+        if isinstance(block, ResnetBlock2D):
+            block.nonlinearity = torch.nn.GELU()
+
+    with pytest.raises(NumericsError, match="do not know the VAE's ResnetBlock2D"):
+        fuse_decoder(other)
+
+
+def test_a_fused_network_is_not_copied_cast_or_moved(pocket: Components) -> None:
+    """Weights that lie side by side would part from the layers that a LoRA is written into."""
+    fused = fused_copy(pocket.unet)
+
+    for what in (copy.deepcopy, lambda network: network.half()):
+        with pytest.raises(TypeError, match="a fused network cannot be"):
+            what(fused)

@@ -6,6 +6,9 @@ within rounding.
 
 from typing import Any
 
+from diffusers.models.attention_processor import Attention
+from diffusers.models.resnet import ResnetBlock2D
+from diffusers.models.upsampling import Upsample2D
 from torch import Tensor, nn
 
 from comicgen.diffusion.fused_attention import (
@@ -23,8 +26,12 @@ from comicgen.diffusion.fused_modules import (
     Weights,
     is_plain,
 )
+from comicgen.errors import NumericsError
 
 _STANDING_FOR: tuple[Any, ...] = (ResnetBlock, Transformer, Upsample, Downsample, PixelAttention)
+
+_BLOCKS = (ResnetBlock2D, Attention, Upsample2D)
+"""What a VAE's decoder is made of."""
 
 SMALLER = 2.0**-6
 """By which the numbers inside a VAE are made smaller, so that 16 bits hold SDXL's own."""
@@ -66,9 +73,17 @@ def fuse_decoder(vae: Any) -> None:
     SDXL's VAE overflows in float16 between its layers, not in what it gives. There every number
     is followed by a norm, which divides by its size; so the numbers may as well be smaller by a
     power of two, which costs precision only where they are below 2^-8.
+
+    Raises:
+        NumericsError: it has blocks that no fused module stands for.
     """
     decoder = vae.decoder
     fuse(decoder)
+    if unknown := {type(each).__name__ for each in decoder.modules() if isinstance(each, _BLOCKS)}:
+        raise NumericsError(
+            f"fused numerics do not know the VAE's {' and '.join(sorted(unknown))}; use "
+            "--numerics plain in a new folder"
+        )
     for module in decoder.modules():
         if isinstance(module, ResnetBlock):
             module.norm1.gain = module.norm2.gain = SMALLER, SMALLER
