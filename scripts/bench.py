@@ -69,13 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = _kept(asked.json)
     with tempfile.TemporaryDirectory(prefix="comicgen-bench-") as folder:
         setting = _setting(asked, Path(folder))
+        if any(each["setting"] != setting.to_json() for each in results.values()):
+            sys.exit(f"{asked.json} holds what was measured otherwise; name another file")
         for part in asked.parts or [each for each in _all(setting) if each not in results]:
             machine = _machine(setting)
             say(f"{setting.environment.label}; matmul {machine['matmul']}")
             measured = PARTS[part](setting)
             results[part] = {"machine": machine, "setting": setting.to_json(), **measured}
             if asked.json:
-                asked.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                _keep(asked.json, results)
     missed = [f"{part}: {name}" for part in results for name in _missed(results[part])]
     for each in missed:
         say(f"missed   {each}")
@@ -93,6 +95,13 @@ def _kept(file: Path | None) -> dict[str, Any]:
         return {}
     kept: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return kept
+
+
+def _keep(file: Path, results: dict[str, Any]) -> None:
+    """Whole or not at all, should it be interrupted."""
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    new.replace(file)
 
 
 def _missed(value: Any, name: str = "") -> Iterator[str]:

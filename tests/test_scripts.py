@@ -315,6 +315,8 @@ def test_the_benchmark_goes_on_where_it_was_stopped(
     assert measured == ["first", "second", "second", "third"]
     assert bench.main(["first", *quick]) == 1
     assert measured[4:] == ["first"]
+    with pytest.raises(SystemExit, match="measured otherwise"):
+        bench.main([*quick, "--steps", "3"])
 
 
 def test_the_benchmark_names_its_parts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,8 @@ class Setting:
         return {
             "size": str(self.size),
             "steps": self.steps,
+            "rounds": self.rounds,
+            "panels": self.panels,
             "model": str(self.parts.model),
             **asdict(self.environment),
         }
