@@ -101,7 +101,7 @@ class Drawing:
 
 
 class Watch:
-    """Keeps what a UNet answers at every step, (R, C, h, w).
+    """Keeps what a UNet answers at every step, (R, C, h, w), in one call or several.
 
     The hook copies into one place, because a captured graph, which runs no hook when it is
     replayed, repeats the copy. A graph captured under a watch must not outlive it.
@@ -110,11 +110,14 @@ class Watch:
     def __init__(self, unet: Any, noise: Tensor) -> None:
         shape = (2 * len(noise), *noise.shape[1:])
         self._steps: list[Tensor] = []
+        self._row = 0
         self._last = torch.empty(shape, dtype=unet.dtype, device=unet.device)
         self._hook = unet.register_forward_hook(self._copy)
 
     def _copy(self, unet: Any, inputs: Any, output: tuple[Tensor]) -> None:
-        self._last.copy_(output[0])
+        rows = output[0]
+        self._last[self._row : self._row + len(rows)].copy_(rows)
+        self._row = (self._row + len(rows)) % len(self._last)
 
     def keep(self, *_: Any) -> dict[str, Any]:
         """The step is over. A pipeline calls it with the step's variables, and changes none."""
