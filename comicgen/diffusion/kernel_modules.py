@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812 - the field's name for it
 from diffusers.models.resnet import ResnetBlock2D
 from torch import Tensor, nn
 
+from comicgen.diffusion.fused_modules import is_plain
 from comicgen.diffusion.kernels import CHAINS, add, group_norm
 
 
@@ -17,7 +18,7 @@ def exchange(network: nn.Module) -> None:
         own: nn.Module | None = None
         if type(child) is nn.GroupNorm and child.affine:
             own = GroupNorm(child)
-        elif type(child) is nn.Conv2d and _is_plain(child):
+        elif isinstance(child, nn.Conv2d) and is_plain(child):
             own = Conv2d(child)
         elif type(child) is ResnetBlock2D and ResnetBlock.stands_for(child):
             own = ResnetBlock(child)
@@ -25,11 +26,6 @@ def exchange(network: nn.Module) -> None:
             exchange(child)
         else:
             setattr(network, name, own)
-
-
-def _is_plain(convolution: nn.Conv2d) -> bool:
-    zeros = convolution.padding_mode == "zeros"
-    return convolution.bias is not None and zeros and convolution.groups == 1
 
 
 class GroupNorm(nn.Module):
@@ -86,7 +82,7 @@ class ResnetBlock(nn.Module):
             and isinstance(block.nonlinearity, nn.SiLU)
             and block.dropout.p == 0
             and block.output_scale_factor == 1
-            and all(each is None or _is_plain(each) for each in convolutions)
+            and all(each is None or is_plain(each) for each in convolutions)
         )
 
     def __init__(self, block: ResnetBlock2D) -> None:

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -88,5 +87,4 @@ def _compiled(setting: Setting, mode: str, begun: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
     main(sys.argv[1:])
