@@ -6,10 +6,12 @@ pieces   a step called and replayed, a decode, a switch of LoRAs, and kernels of
 single   one picture, from embeddings to its file
 batch    1, 4, 8 and 16 pictures side by side, to their files
 control  the same beside a ControlNet
+shares   where the time of one image goes, by kind of kernel
 idle     the share of 200 pictures' time in which the GPU does nothing
 cold     the first use of a bucket with nothing compiled, and from the disk
 reduced  torch.compile in its mode reduce-overhead, from a cold start and steady
 tuned    the same in its mode max-autotune
+regional the same for the repeated blocks alone
 story    a storyboard of LoRA sets, sizes and ControlNets, from its YAML to the files on disk
 
 Each takes less than eight minutes; `story` of 60 panels nearly so. With --json the results are
@@ -37,7 +39,7 @@ from typing import Any
 
 import full_size
 import torch
-from bench_parts import batch, cold, idle, pieces, single, story
+from bench_parts import batch, cold, idle, pieces, shares, single, story
 from bench_parts.setting import Setting, say
 from bench_parts.theirs import quiet
 from bench_parts.timing import matmul_ceiling
@@ -51,14 +53,16 @@ PARTS: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "single": single.measure,
     "batch": batch.measure,
     "control": batch.measure_control,
+    "shares": shares.measure,
     "idle": idle.measure,
     "cold": cold.measure,
     "reduced": cold.measure_reduced,
     "tuned": cold.measure_tuned,
+    "regional": cold.measure_regional,
     "story": story.measure,
 }
 
-ON_A_GPU = ("idle", "cold", "reduced", "tuned")
+ON_A_GPU = ("shares", "idle", "cold", "reduced", "tuned", "regional")
 """Parts that a CPU has nothing to tell in."""
 
 

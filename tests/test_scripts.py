@@ -17,6 +17,8 @@ import bench
 import full_size
 import pytest
 import torch
+from bench_parts import shares
+from bench_parts.record import Span, covered
 from drawings import difference, write_map
 from full_size import Parts, Shape, TextShape
 from packaging.requirements import Requirement
@@ -324,4 +326,30 @@ def test_the_benchmark_names_its_parts(capsys: pytest.CaptureFixture[str]) -> No
         bench.main(["singel"])
 
     told = capsys.readouterr().err
-    assert "no part is called singel; there are pieces, single, batch, control, idle, cold," in told
+    assert f"no part is called singel; there are {', '.join(bench.PARTS)}" in " ".join(told.split())
+
+
+def test_a_record_tells_how_long_a_gpu_was_busy_and_the_gaps() -> None:
+    moments = [(5, 9), (6, 7), (9, 12), (20, 24), (21, 30), (34, 35)]
+
+    busy, gaps = covered(Span(*moment, "a kernel") for moment in moments)
+
+    assert busy == 7 + 10 + 1
+    assert gaps == [8, 4]
+
+
+def test_a_kernel_is_told_by_its_name() -> None:
+    names = {
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16": "attention",
+        "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64": (
+            "convolutions"
+        ),
+        "nvjet_sm90_hsh_256x128_64x4_2x1_v_bz_coopA_bias_TNT": "products",
+        "_add_layer_norm": "our kernels",
+        "Memcpy DtoH (Device -> Pinned)": "copies",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>": (
+            "torch's other kernels"
+        ),
+    }
+
+    assert {name: shares.kind_of(name) for name in names} == names

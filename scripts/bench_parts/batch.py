@@ -43,12 +43,17 @@ def _measured(
     }
     contest = _Contest(part, setting, engines, Diffusers(setting), controlled)
     found = [contest.at(count) for count in counts]
-    best = {
-        name: min(each[name]["median"] for each in found if "median" in each[name]) for name in ARMS
+    seconds = {
+        name: [each[name]["median"] for each in found if "median" in each[name]] for name in ARMS
     }
-    rate = 1 / best[OURS]
-    say(f"{part:8} {rate:.3f} pictures a second, floor {floor}; theirs {1 / best[THEIRS]:.3f}")
-    return {"counts": found, "best": best, "pictures a second": judged(rate, floor)}
+    best = {name: min(each) for name, each in seconds.items() if each}
+    rates = {name: round(1 / each, 3) for name, each in best.items()}
+    say(f"{part:8} pictures a second: {rates}, floor {floor}")
+    return {
+        "counts": found,
+        "best": best,
+        "pictures a second": judged(rates.get(OURS, 0.0), floor),
+    }
 
 
 @dataclass(frozen=True)

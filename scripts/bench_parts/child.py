@@ -2,7 +2,7 @@
 
     python -m bench_parts.child ours|MODE BEGUN < a pickled Setting
 
-MODE is one of torch.compile's. BEGUN is the time.time() at which it was started.
+MODE is one of torch.compile's, or `regional`. BEGUN is the time.time() at which it was started.
 """
 
 import json
@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from bench_parts import ours, stories
+from bench_parts.cold import REGIONAL
 from bench_parts.setting import Setting
 from bench_parts.theirs import Diffusers, quiet
 from bench_parts.timing import in_turn, timed
@@ -41,9 +42,7 @@ def _ours(setting: Setting, begun: float) -> dict[str, Any]:
     """Seconds to the first pictures, of parts of that, and of the same pictures again."""
     storyboard = stories.one_panel(setting, COUNT)
     batch = ours.one_batch(storyboard)
-    kernels, reason = timed(
-        lambda: why_not_fused(torch.device("cuda", 0), setting.dtype), setting.device
-    )
+    kernels, reason = timed(lambda: why_not_fused(_place(setting), setting.dtype), setting.device)
     assert not reason, reason
     opening, engine = timed(lambda: ours.open_engine(storyboard, setting), setting.device)
     draw = partial(ours.draw, engine, batch)
@@ -65,8 +64,12 @@ def _compiled(setting: Setting, mode: str, begun: float) -> dict[str, Any]:
     pipe = diffusers.pipe
     pipe.unet.to(memory_format=torch.channels_last)
     pipe.vae.to(memory_format=torch.channels_last)
-    pipe.unet = torch.compile(pipe.unet, mode=mode, fullgraph=True)
-    pipe.vae.decode = torch.compile(pipe.vae.decode, mode=mode, fullgraph=True)
+    if mode == REGIONAL:
+        pipe.unet.compile_repeated_blocks(fullgraph=True)
+        pipe.vae.decode = torch.compile(pipe.vae.decode, fullgraph=True)
+    else:
+        pipe.unet = torch.compile(pipe.unet, mode=mode, fullgraph=True)
+        pipe.vae.decode = torch.compile(pipe.vae.decode, mode=mode, fullgraph=True)
     storyboard = stories.one_panel(setting, COUNT)
     batch = ours.one_batch(storyboard)
     texts = diffusers.encode(storyboard.panels[0])
@@ -84,6 +87,10 @@ def _compiled(setting: Setting, mode: str, begun: float) -> dict[str, Any]:
         "to the first pictures": round(ended - begun, 3),
         **{name: timing.each_of(COUNT).to_json() for name, timing in timings.items()},
     }
+
+
+def _place(setting: Setting) -> torch.device:
+    return torch.device("cuda", setting.device.index or 0)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ STEADY = 1.1
 START = 5.0
 """How many times longer torch.compile's way takes, for a picture and to the first."""
 
+REGIONAL = "regional"
+"""diffusers' own way to compile: each block that is repeated, once."""
+
 _CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "COMICGEN_CACHE")
 
 
@@ -48,6 +51,11 @@ def measure_reduced(setting: Setting) -> dict[str, Any]:
 def measure_tuned(setting: Setting) -> dict[str, Any]:
     """Against diffusers with torch.compile in its mode max-autotune."""
     return _against("max-autotune", setting)
+
+
+def measure_regional(setting: Setting) -> dict[str, Any]:
+    """Against diffusers with its repeated blocks compiled, and its VAE's decoder."""
+    return _against(REGIONAL, setting)
 
 
 def _against(mode: str, setting: Setting) -> dict[str, Any]:

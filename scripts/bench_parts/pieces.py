@@ -50,8 +50,7 @@ class _Bench:
 
     setting: Setting
     theirs: Any
-    plain: Components
-    ours: Components
+    models: Mapping[str, Components]
     desks: Mapping[str, Desk]
 
     @classmethod
@@ -59,17 +58,23 @@ class _Bench:
         theirs, parts = Diffusers(setting).pipe, setting.parts
         network: Any = ControlNetModel.from_pretrained(parts.controlnet, dtype=setting.dtype)
         desks = {"diffusers' modules": Desk.beside(theirs.unet, network.to(setting.device))}
-        fused = setting.environment.kind == "fused"
-        plain = load_model(parts.model, setting.device, setting.dtype)
-        ours = load_model(parts.model, setting.device, setting.dtype, fused)
-        for name, model in (("plain", plain), ("fused", ours)):
-            desks[name] = Desk.beside(model.unet, load_controlnet(parts.controlnet, model))
-        return cls(setting, theirs, plain, ours, desks)
+        models = {
+            kind: load_model(parts.model, setting.device, setting.dtype, kind == "fused")
+            for kind in dict.fromkeys(("plain", setting.environment.kind))
+        }
+        for kind, model in models.items():
+            desks[kind] = Desk.beside(model.unet, load_controlnet(parts.controlnet, model))
+        return cls(setting, theirs, models, desks)
+
+    @property
+    def ours(self) -> Components:
+        """What is drawn with."""
+        return self.models[self.setting.environment.kind]
 
     @property
     def desk(self) -> Desk:
         """The one that is drawn with."""
-        return self.desks["fused"]
+        return self.desks[self.setting.environment.kind]
 
     def step(self, count: int, controlled: bool) -> dict[str, Any]:
         """Milliseconds of a step with guidance, called, and replayed.
@@ -107,8 +112,8 @@ class _Bench:
         """Milliseconds from one picture's latents to its pixels."""
         device, shape = self.setting.device, self.ours.latent_shape(self.setting.size)
         latents = torch.randn(1, *shape, device=device)
-        vaes = {"diffusers' modules": self.theirs.vae, "plain": self.plain.vae}
-        vaes["fused"] = self.ours.vae
+        vaes = {"diffusers' modules": self.theirs.vae}
+        vaes |= {kind: model.vae for kind, model in self.models.items()}
 
         def decoding(vae: Any) -> Callable[[], Tensor]:
             own = latents.to(vae.dtype)
@@ -116,7 +121,8 @@ class _Bench:
 
         timings = self._in_turn({name: decoding(vae) for name, vae in vaes.items()})
         say(f"pieces   decode          {_told(timings)}")
-        return {**timings, "fused, ms": judged(timings["fused"], DECODE_FLOOR, most=True)}
+        own = timings[self.setting.environment.kind]
+        return {**timings, "ours, ms": judged(own, DECODE_FLOOR, most=True)}
 
     def switches(self) -> dict[str, Any]:
         """Milliseconds to read a LoRA's file, and to write it over another's weights."""

@@ -35,8 +35,10 @@ def measure(setting: Setting) -> dict[str, Any]:
         say(f"story    ours     {mine[-1]}")
         others.append(Loop(diffusers, fused, setting.folder / f"theirs-{number}").run(storyboard))
         say(f"story    theirs   {others[-1]}")
-    ratio = median(each.seconds for each in others) / median(each.seconds for each in mine)
-    say(f"story    theirs / ours {ratio:.3f}, floor {FLOOR}")
+    took = median(each.seconds for each in mine)
+    ratio = median(each.seconds for each in others) / took
+    unsaved = median(each.seconds - each.saving for each in others) / took
+    say(f"story    theirs / ours {ratio:.3f}, floor {FLOOR}; {unsaved:.3f} without their saving")
     return {
         "panels": setting.panels,
         "candidates": CANDIDATES,
@@ -47,6 +49,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         "theirs": [each.to_json() for each in others],
         "difference": round(_difference(setting.folder / "ours-0", setting.folder / "theirs-0"), 3),
         "theirs / ours": judged(ratio, FLOOR),
+        "the same, had theirs saved nothing": round(unsaved, 4),
     }
 
 
