@@ -1,7 +1,9 @@
 """What measurements decide of numerics: of a folder for good, and of each size."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from plan_stories import SQUARE, WIDE, control, panel, past, remembered, story
 from test_plan_measured import Paces, figures
 
@@ -19,6 +21,9 @@ from comicgen.plan import (
     plan,
 )
 from comicgen.plan.choosing import numerics_by_size
+from comicgen.sizes import Size
+
+TALL = Size(64, 96)
 
 
 class TestFolder:
@@ -35,7 +40,30 @@ class TestFolder:
 
     def test_the_difference_of_opening_counts(self) -> None:
         assert self.chosen(1.0, 0.8, {"plain": 1.0, "fused": 60.0}) == "plain"
-        assert self.chosen(1.0, 0.8, {"fused": 60.0}) == "fused"
+
+    @pytest.mark.parametrize("opening", [{}, {"fused": 60.0}, {"plain": 60.0}], ids=str)
+    def test_an_opening_that_was_not_measured_leaves_it_at_fused(self, opening: Paces) -> None:
+        known = figures(self.STORY, {"plain": 0.8, "fused": 1.0})
+        terms = Terms(8, figures=replace(known, opening=opening))
+
+        assert numerics_for(self.STORY, terms) == "fused"
+
+    def test_a_fused_folder_counts_with_the_sizes_that_it_draws_plain(self) -> None:
+        """Fused everywhere would be slower than plain everywhere, but nothing is drawn so."""
+        square = panel("a", candidates=8, steps=100)
+        storyboard = story(square, panel("b", size=WIDE, candidates=16, steps=100))
+        known = figures(storyboard, {"plain": 1.0, "fused": 0.8}, sizes=[WIDE])
+
+        assert numerics_for(storyboard, Terms(8, figures=known)) == "fused"
+
+    def test_the_second_opening_of_a_fused_folder_counts(self) -> None:
+        """Fused ones gain 4.8 seconds in one size, plain ones 9.6 in the other."""
+        square = panel("a", candidates=8, steps=100)
+        storyboard = story(square, panel("b", size=WIDE, candidates=16, steps=100))
+        known = figures(storyboard, {"plain": 1.0, "fused": 0.8}, sizes=[WIDE])
+        known = replace(known, opening={"plain": 5.0, "fused": 5.0})
+
+        assert numerics_for(storyboard, Terms(8, figures=known)) == "plain"
 
     def test_fused_ones_are_taken_where_either_was_not_measured(self) -> None:
         for paces in ({}, {"plain": 0.1}, {"fused": 9.0}):
@@ -109,6 +137,28 @@ class TestSizes:
         assert numerics_by_size(self.STORY, terms, {}) == {SQUARE: "fused", WIDE: "plain"}
         half = remembered(self.STORY, "b-c01", "b-c02", "b-c03", "b-c04", "b-c05", "b-c06")
         assert self.drawn(half).terms.sizes == {SQUARE: "fused", WIDE: "plain"}
+
+    def settled(
+        self, opening: Paces, decided: Mapping[Size, Numerics] | None = None
+    ) -> Mapping[Size, Numerics]:
+        """Where plain numerics gain 2.4 seconds in either of two sizes."""
+        storyboard = story(*self.STORY.panels, panel("c", size=TALL, candidates=8, steps=50))
+        known = figures(storyboard, {"plain": 1.0, "fused": 0.8}, sizes=[WIDE, TALL])
+        terms = Terms(8, numerics="fused", figures=replace(known, opening=opening))
+        return numerics_by_size(storyboard, terms, decided or {})
+
+    def test_sizes_are_plain_only_if_together_they_gain_more_than_a_second_opening(self) -> None:
+        mixed = {SQUARE: "fused", WIDE: "plain", TALL: "plain"}
+
+        assert self.settled({"plain": 4.7, "fused": 0.1}) == mixed
+        for opening in ({"plain": 4.9, "fused": 0.1}, {"fused": 0.1}):
+            assert set(self.settled(opening).values()) == {"fused"}
+
+    def test_where_a_size_is_plain_already_the_opening_is_not_counted_again(self) -> None:
+        decided: dict[Size, Numerics] = {WIDE: "plain"}
+
+        assert self.settled({"plain": 60.0}, decided)[TALL] == "plain"
+        assert self.settled({"plain": 60.0}, {WIDE: "fused"})[TALL] == "fused"
 
     def test_a_picture_is_compared_with_the_environment_of_its_own_numerics(self) -> None:
         every = every_candidate(self.STORY, Memory())

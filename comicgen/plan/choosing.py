@@ -1,16 +1,17 @@
 """What measurements decide: numerics of a folder and of each size, and which graphs pay."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 from comicgen.numerics import Numerics
-from comicgen.plan.batch import Batch, Candidate, GraphKey
-from comicgen.plan.candidates import every_candidate
+from comicgen.plan.batch import Batch, GraphKey
 from comicgen.plan.figures import Figure, Terms
-from comicgen.plan.lanes import assign
-from comicgen.plan.past import Memory
+from comicgen.plan.lanes import every_work
+from comicgen.plan.packing import pack
+from comicgen.plan.prices import Work, of_lanes
 from comicgen.sizes import Size
 from comicgen.storyboard import Storyboard
 
@@ -90,14 +91,17 @@ def memory_of(batches: Iterable[Batch], terms: Terms) -> int | None:
 def numerics_for(storyboard: Storyboard, terms: Terms) -> Numerics:
     """The numerics of a new folder, where both are possible: the quicker for the whole storyboard.
 
-    Fused where that was not measured.
+    Fused ones count with the sizes that such a folder draws plain, and are taken where anything
+    was not measured.
     """
-    candidates, opening = every_candidate(storyboard, Memory()), terms.figures.opening
-    plain, fused = _in_plain(candidates, terms), _in_fused(candidates, terms)
-    if plain is None or fused is None:
+    work, opening = every_work(storyboard), terms.figures.opening
+    arms = _arms(work, terms)
+    if len(arms) < len(work) or len(opening) < 2:
         return "fused"
-    if len(opening) == 2:
-        plain, fused = plain + opening["plain"], fused + opening["fused"]
+    sizes = _plainly(arms, opening["plain"])
+    plain = opening["plain"] + sum(each.plain for each in arms.values())
+    fused = opening["fused"] + opening["plain"] * bool(sizes)
+    fused += sum(each.plain if size in sizes else each.fused for size, each in arms.items())
     return "plain" if plain < fused else "fused"
 
 
@@ -106,36 +110,59 @@ def numerics_by_size(
 ) -> Mapping[Size, Numerics]:
     """The numerics of each size of a folder, all of whose pictures of a size have the same.
 
-    In a fused folder a size is plain if the whole storyboard's pictures of it were measured to be
-    quicker so. What is `decided` stays.
+    In a fused folder those sizes are plain that were measured to be quicker so, if for the whole
+    storyboard they gain more than opening the model with plain numerics too takes. What is
+    `decided` stays.
     """
     if terms.numerics == "plain":
         return {}
-    sizes: dict[Size, list[Candidate]] = {}
-    for candidate in every_candidate(storyboard, Memory()):
-        sizes.setdefault(candidate.panel.size, []).append(candidate)
-    chosen = {size: _quicker(each, terms) for size, each in sizes.items() if size not in decided}
-    return {**decided, **chosen}
+    left = {size: work for size, work in every_work(storyboard).items() if size not in decided}
+    opened = "plain" in decided.values()
+    opening = 0.0 if opened else terms.figures.opening.get("plain", inf)
+    plain = _plainly(_arms(left, terms), opening)
+    return {**decided, **{size: "plain" if size in plain else "fused" for size in left}}
 
 
-def _quicker(candidates: Sequence[Candidate], terms: Terms) -> Numerics:
-    plain, fused = _in_plain(candidates, terms), _in_fused(candidates, terms)
-    return "fused" if plain is None or fused is None or fused <= plain else "plain"
+class _Arms(NamedTuple):
+    """Seconds that all pictures of a size take with either numerics."""
+
+    plain: float
+    fused: float
 
 
-def _in_plain(candidates: Sequence[Candidate], terms: Terms) -> float | None:
-    return _total(candidates, replace(terms, numerics="plain", sizes={}))
+def _arms(work: Mapping[Size, Sequence[Work]], terms: Terms) -> dict[Size, _Arms]:
+    """Both arms of each size of which both were measured."""
+    found = {}
+    for size, each in work.items():
+        plain = _total(size, each, replace(terms, numerics="plain", sizes={}))
+        fused = _total(size, each, replace(terms, numerics="fused", sizes={}))
+        if plain is not None and fused is not None:
+            found[size] = _Arms(plain, fused)
+    return found
 
 
-def _in_fused(candidates: Sequence[Candidate], terms: Terms) -> float | None:
-    return _total(candidates, replace(terms, numerics="fused", sizes={}))
+def _plainly(arms: Mapping[Size, _Arms], opening: float) -> Collection[Size]:
+    """The sizes that a fused folder draws plain, where `opening` the model so is to be earned."""
+    gains = {size: own.fused - own.plain for size, own in arms.items() if own.plain < own.fused}
+    return gains.keys() if sum(gains.values()) > opening else ()
 
 
-def _total(candidates: Sequence[Candidate], terms: Terms) -> float | None:
-    if not terms.figures.decode:
+def _total(size: Size, work: Sequence[Work], terms: Terms) -> float | None:
+    """What all work of a size takes; None where any of it was not measured."""
+    decode = terms.figures.decode.get((terms.numerics, size))
+    if decode is None:
         return None
-    each = seconds(assign(candidates, terms), terms)
-    return None if each is None else sum(each)
+    used: Counter[GraphKey] = Counter()
+    for each, batches in zip(work, pack(work, terms), strict=True):
+        for lanes, times in Counter(batches).items():
+            used.update({of_lanes(key, lanes): steps * times for key, steps in each.calls})
+    took = decode * sum(each.count for each in work)
+    for key, steps in used.items():
+        figure = terms.figure(key.bucket)
+        if figure is None:
+            return None
+        took += figure.seconds(steps, terms.captured and (terms.insisted or figure.pays(steps)))
+    return took
 
 
 def _steps(batches: Iterable[Batch]) -> Counter[GraphKey]:

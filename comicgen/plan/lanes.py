@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 from comicgen.numerics import Numerics
 from comicgen.plan.batch import Batch, Bucket, Candidate, ControlWindow, GraphKey
-from comicgen.plan.candidates import every_candidate
 from comicgen.plan.figures import Terms
 from comicgen.plan.packing import pack
-from comicgen.plan.past import Memory
 from comicgen.plan.prices import LADDER, Work
 from comicgen.sizes import Size
 from comicgen.storyboard import Model, Panel, Storyboard, in_order
@@ -54,11 +52,14 @@ def assign(candidates: Sequence[Candidate], terms: Terms) -> list[Batch]:
     members: dict[Group, list[Candidate]] = {}
     for candidate in candidates:
         members.setdefault(groups[candidate.panel.id], []).append(candidate)
-    work = [_work(key, each) for key, each in members.items()]
-    made = []
+    work = [_work(key, each[0].panel, len(each)) for key, each in members.items()]
+    made: list[tuple[Group, Batch]] = []
     for (key, each), sizes in zip(members.items(), pack(work, terms), strict=True):
-        left, own = iter(each), terms.of(key.size)
-        made += [(key, _batch(key, list(islice(left, size)), size, own)) for size in sizes]
+        left, own, panel = iter(each), terms.of(key.size), each[0].panel
+        for size in sizes:
+            filled = list(islice(left, size))
+            empty = [None] * (size - len(filled))
+            made.append((key, _batch(key, panel, [*filled, *empty], own)))
     return [batch for _, batch in sorted(made, key=_order(list(members), terms))]
 
 
@@ -68,11 +69,11 @@ def every_graph(storyboard: Storyboard, lanes: int) -> dict[GraphKey, Model | No
     Those that need the most memory come first.
     """
     found: dict[GraphKey, Model | None] = {}
-    for candidate in every_candidate(storyboard, Memory()):
-        key = group(candidate.panel)
+    for panel in storyboard.panels:
+        control = panel.control
+        models = {control.model.digest: control.model} if control else {}
         for size in LADDER[: LADDER.index(lanes) + 1]:
-            batch = _batch(key, [candidate], size, "plain")
-            models = {batch.control.model.digest: batch.control.model} if batch.control else {}
+            batch = _batch(group(panel), panel, [None] * size, "plain")
             found |= {graph: models.get(graph.controlnet or "") for graph in batch.calls}
 
     def order(graph: GraphKey) -> tuple[int, ...]:
@@ -82,9 +83,20 @@ def every_graph(storyboard: Storyboard, lanes: int) -> dict[GraphKey, Model | No
     return {graph: found[graph] for graph in sorted(found, key=order)}
 
 
-def _work(key: Group, candidates: Sequence[Candidate]) -> Work:
-    alone = _batch(key, candidates[:1], 1, "plain")
-    return Work(len(candidates), tuple(alone.calls.items()))
+def every_work(storyboard: Storyboard) -> dict[Size, list[Work]]:
+    """All work of a storyboard by its size, without what was asked for beyond its counts."""
+    groups: dict[Group, list[Panel]] = {}
+    for panel in storyboard.panels:
+        groups.setdefault(group(panel), []).append(panel)
+    found: dict[Size, list[Work]] = {}
+    for key, panels in groups.items():
+        count = sum(panel.candidates for panel in panels)
+        found.setdefault(key.size, []).append(_work(key, panels[0], count))
+    return found
+
+
+def _work(key: Group, panel: Panel, count: int) -> Work:
+    return Work(count, tuple(_batch(key, panel, [None], "plain").calls.items()))
 
 
 def _order(keys: Sequence[Group], terms: Terms) -> Callable[[tuple[Group, Batch]], tuple[int, ...]]:
@@ -106,15 +118,17 @@ def _ranks(keys: Iterable[Hashable]) -> dict[Hashable, int]:
     return {key: rank for rank, key in enumerate(dict.fromkeys(keys))}
 
 
-def _batch(key: Group, candidates: Sequence[Candidate], lanes: int, numerics: Numerics) -> Batch:
-    panel = candidates[0].panel
+def _batch(
+    key: Group, panel: Panel, lanes: Sequence[Candidate | None], numerics: Numerics
+) -> Batch:
+    """A batch of the group that has this panel."""
     control = panel.control
     return Batch(
-        bucket=Bucket(lanes, key.size, _CHUNKS, int(control is not None), key.guided),
+        bucket=Bucket(len(lanes), key.size, _CHUNKS, int(control is not None), key.guided),
         loras=in_order(panel.loras),
         sampler=key.sampler,
         steps=key.steps,
         control=ControlWindow(control.model, control.start, control.end) if control else None,
-        lanes=(*candidates, *[None] * (lanes - len(candidates))),
+        lanes=tuple(lanes),
         numerics=numerics,
     )
