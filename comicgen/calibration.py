@@ -2,8 +2,8 @@
 
 There is a file for each GPU with its driver, torch, precision and architecture of model; the
 weights do not matter, for other numbers are multiplied as fast. Newer measurements take the place
-of older ones. A file that is damaged counts as absent, and one that cannot be written is done
-without.
+of older ones, but of openings the extremes stay. A file that is damaged counts as absent, and one
+that cannot be written is done without.
 """
 
 import hashlib
@@ -66,10 +66,14 @@ class Calibration:
         self._remember({"numerics": measured.numerics, "bucket": told["bucket"], **known})
 
     def opened(self, numerics: str, seconds: float) -> None:
-        """Remember how long opening an engine took: the longest ever, as `cold`, and the last."""
+        """Remember how long opening an engine took: the longest ever `cold`, the shortest `warm`.
+
+        A plan counts the shortest, in which nothing came from a slow disk.
+        """
         former = self._known.get(_key({"numerics": numerics}), {})
-        cold = max(seconds, former.get("cold", 0.0))
-        self._remember({"numerics": numerics, "cold": cold, "warm": seconds})
+        cold = max(seconds, former.get("cold", seconds))
+        warm = min(seconds, former.get("warm", seconds))
+        self._remember({"numerics": numerics, "cold": cold, "warm": warm})
 
     def save(self) -> None:
         """Add what is new to the file, beside what others have added meanwhile."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from time import sleep
+from typing import Any
 
 import pytest
 from test_cli import Comicgen, comicgen, edit, story
@@ -9,6 +11,7 @@ from test_cli_graphs import CPU, GPU
 from test_cli_numerics import Opened, Timed, fused, opened, set_paces, stand_on
 
 from comicgen.calibration import Calibration
+from comicgen.cli import rendering
 from comicgen.engine import Measured
 from comicgen.plan import GraphKey
 from comicgen.pocket import MODEL
@@ -42,7 +45,25 @@ class TestCalibrate:
         )
         assert lines[-1].startswith("remembered in ")
         assert len(lines) == 1 + 2 * 10 + 1
-        assert [environment.numerics for environment, _ in opened] == ["plain", fused().numerics]
+        kinds = ["plain", "plain", fused().numerics]
+        assert [environment.numerics for environment, _ in opened] == kinds
+
+    def test_a_cold_disk_does_not_count_against_the_numerics_that_come_first(
+        self, comicgen: Comicgen, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        usual = rendering.open_engine
+
+        def open_engine(*told: Any) -> Any:
+            if not opened:
+                sleep(0.5)
+            return usual(*told)
+
+        monkeypatch.setattr(rendering, "open_engine", open_engine)
+        comicgen("calibrate")
+
+        opening = Calibration.here(GPU, MODEL).figures(GPU).opening
+        assert opening.keys() == {"plain", "fused"}
+        assert max(opening.values()) < 0.5
 
     def test_programs_get_a_line_for_each(self, comicgen: Comicgen, opened: Opened) -> None:
         ended = comicgen("calibrate", "--json", "--batch", "1", "--numerics", "plain")
