@@ -106,6 +106,33 @@ def test_two_runs_at_once_lose_nothing_of_each_other(cache: Path, model: Path) -
     }
 
 
+def test_what_another_run_added_meanwhile_leaves_it_saved(cache: Path, model: Path) -> None:
+    one, other = Calibration.here(GPU, model), Calibration.here(GPU, model)
+    for now, told in ((one, FULL), (other, replace(FULL, eager=0.3))):
+        now.take(told)
+        now.save()
+    other.take(Measured("plain", ONE, eager=0.066))
+    other.save()
+
+    assert (one.saved, other.saved) == (True, True)
+
+
+def test_what_was_measured_again_but_cannot_be_written_is_not_saved(
+    cache: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered(model, FULL)
+    [file] = cache.glob("calibration-*.json")
+    file.write_text(
+        re.sub('"date":"[^"]*"', '"date":"2025-01-01T00:00:00+00:00"', file.read_text())
+    )
+    now = Calibration.here(GPU, model)
+    now.take(replace(FULL, eager=0.3))
+    monkeypatch.setattr(calibration, "write_cache", lambda *_: None)
+    now.save()
+
+    assert not now.saved
+
+
 def test_opening_remembers_the_longest_and_the_shortest(cache: Path, model: Path) -> None:
     for seconds in (9.0, 60.0, 4.0, 5.0):
         now = Calibration.here(GPU, model)

@@ -95,6 +95,16 @@ class TestCalibrate:
 
         assert "not remembered, the cache folder cannot be written" in comicgen("calibrate").err
 
+    def test_openings_are_remembered_where_nothing_else_could_be_measured(
+        self, comicgen: Comicgen, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Timed, "measure", lambda self, keys: iter(()))
+        said = comicgen("calibrate").err
+
+        assert "remembered in " in said
+        assert "cannot be written" not in said
+        assert Calibration.here(GPU, MODEL).figures(GPU).opening.keys() == {"plain", "fused"}
+
 
 class TestPlan:
     def test_an_uncalibrated_gpu_says_so_with_the_cure(

@@ -43,6 +43,7 @@ def calibrate(
                 raise
             say(f"warning: {error}", style="yellow")
             continue
+        calibration.save()
         assert isinstance(engine, Measuring)
         for measured in engine.measure(graphs):
             calibration.take(measured)
