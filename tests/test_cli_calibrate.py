@@ -1,6 +1,7 @@
 """`calibrate` measures once; `plan` then tells what a night needs, and why it is drawn so."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -104,6 +105,25 @@ class TestCalibrate:
         assert "remembered in " in said
         assert "cannot be written" not in said
         assert Calibration.here(GPU, MODEL).figures(GPU).opening.keys() == {"plain", "fused"}
+
+    def test_what_could_not_be_measured_is_named(
+        self, comicgen: Comicgen, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where the graph of so many lanes does not fit into memory."""
+        measure = Timed.measure
+
+        def partly(self: Timed, keys: Mapping[GraphKey, Model | None]) -> Iterator[Measured]:
+            for each in measure(self, keys):
+                torn = each.bucket.batch == 16 and each.numerics != "plain"
+                yield replace(each, replayed=None, first_use=None) if torn else each
+
+        monkeypatch.setattr(Timed, "measure", partly)
+        last = comicgen("calibrate", "--json").lines[-1]
+        said = comicgen("calibrate").err
+
+        assert last["missing"] == ["16 x 256x256 (fused)", "16 x 320x192 (fused)"]
+        assert "could not be measured: 16 x 256x256 (fused), 16 x 320x192 (fused); what" in said
+        assert "remembered in " in said
 
 
 class TestPlan:

@@ -1,5 +1,6 @@
 """The command `calibrate`: measure once what the batches of a storyboard cost on this GPU."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import get_args
 
@@ -11,7 +12,7 @@ from comicgen.engine import GraphOptions, Measured, Measuring
 from comicgen.environment import Environment
 from comicgen.errors import CommandError, NumericsError
 from comicgen.numerics import Numerics
-from comicgen.plan import LADDER, every_graph
+from comicgen.plan import LADDER, GraphKey, Terms, every_graph
 from comicgen.storyboard import Storyboard
 
 
@@ -35,6 +36,7 @@ def calibrate(
         say(f"measuring {count(len(graphs), 'bucket')}{times}")
     engines.open(kinds[0])  # reads the disk, which must not count against what comes first
     engines.close(kinds[0])
+    missing: list[str] = []
     for kind in kinds:
         try:
             engine = engines.open(kind)
@@ -51,7 +53,8 @@ def calibrate(
             _tell(measured, as_json)
         del engine  # or its model would lie beside the next one's
         engines.close(kind)
-    _conclude(calibration, as_json)
+        missing += _missing(graphs, Terms(numerics=kind, figures=calibration.figures(environment)))
+    _conclude(calibration, missing, as_json)
 
 
 def _kinds(environment: Environment, wish: Wish) -> tuple[Numerics, ...]:
@@ -83,11 +86,25 @@ def _tell(measured: Measured, as_json: bool) -> None:
     say(f"{measured.bucket}, {measured.numerics}: {told}")
 
 
-def _conclude(calibration: Calibration, as_json: bool) -> None:
+def _missing(graphs: Iterable[GraphKey], terms: Terms) -> list[str]:
+    """The buckets of which a plan with these terms would not know all that it needs."""
+    kind, decode = terms.numerics, terms.figures.decode
+    return [
+        f"{bucket} ({kind})"
+        for bucket in dict.fromkeys(key.bucket for key in graphs)
+        if not terms.figure(bucket) or (kind, bucket.size) not in decode
+    ]
+
+
+def _conclude(calibration: Calibration, missing: list[str], as_json: bool) -> None:
     if as_json:
         file = str(calibration.file) if calibration.saved else None
-        answer({"event": "calibrated", "file": file})
-    elif calibration.saved:
+        answer({"event": "calibrated", "file": file, "missing": missing})
+        return
+    if missing:
+        listed = ", ".join(missing)
+        say(f"could not be measured: {listed}; what needs them stays uncalibrated", style="yellow")
+    if calibration.saved:
         say(f"remembered in {calibration.file}", style="bold")
     else:
         say(
