@@ -170,7 +170,7 @@ class TestSeconds:
 
         assert seconds(batches, terms) == [10 * 3.0 + 10 * 2.0 + 0.5]
 
-    @pytest.mark.parametrize("missing", ["buckets", "decode"])
+    @pytest.mark.parametrize("missing", ["buckets", "decode", "opening"])
     def test_what_was_not_measured_is_not_guessed(self, missing: str) -> None:
         made = calibrated(story(panel()), **{missing: {}})
 

@@ -175,7 +175,8 @@ def plan(
     draw = {name: decision for name, decision in decisions.items() if decision.reason.draw}
     drawn = tuple(decision for name, decision in draw.items() if name in selected)
     batches = tuple(assign([each.candidate for each in drawn], terms))
-    measured = seconds(batches, terms) if batches else None
+    opening = _opening(batches, terms.figures)
+    measured = seconds(batches, terms) if batches and opening is not None else None
     learned = Costs.learned(memory, tuple(filter(None, labels.values())))
     return Plan(
         batches=batches,
@@ -186,15 +187,17 @@ def plan(
         costs=Costs.calibrated(batches, measured) if measured else learned,
         terms=terms,
         disk=Disk.of((each.candidate for each in drawn), memory),
-        opening=_opening(batches, terms.figures) if measured else 0.0,
+        opening=opening if measured and opening else 0.0,
         settled=frozenset(memory.sizes),
         calibrated=measured is not None,
     )
 
 
-def _opening(batches: tuple[Batch, ...], figures: Figures) -> float:
-    """What loading the model takes, once for each numerics."""
-    return sum(figures.opening.get(each, 0.0) for each in {batch.numerics for batch in batches})
+def _opening(batches: tuple[Batch, ...], figures: Figures) -> float | None:
+    """What loading the model takes, once for each numerics; None where that was not measured."""
+    each = [figures.opening.get(kind) for kind in {batch.numerics for batch in batches}]
+    known = [seconds for seconds in each if seconds is not None]
+    return sum(known) if len(known) == len(each) else None
 
 
 def _batch(batch: Batch) -> dict[str, Any]:
