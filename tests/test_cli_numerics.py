@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -149,6 +150,30 @@ class TestFolder:
         assert "warning: drawing with plain numerics, as" in told.err
         [run] = json.loads((output(story) / "manifest.json").read_text("utf-8"))["runs"]
         assert run["environment"]["numerics"] == "plain"
+
+    def test_fused_numerics_are_tried_before_a_folder_has_them_though_plain_sizes_come_first(
+        self, comicgen: Comicgen, story: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        edit(story, "steps: 4", "steps: 100")
+        set_paces(monkeypatch, plain=1.0, fused=0.5, fused_wide=1.5)
+        comicgen("calibrate")
+        opened.clear()
+        assert comicgen("render", "-p", "p01").code == 0
+        comicgen("render", "-p", "p01", "--redo")
+        assert [environment.kind for environment, _ in opened] == ["fused", "plain", "plain"]
+
+        rmtree(output(story))
+        fail_fused(monkeypatch)
+        assert comicgen("render", "-p", "p01").code == 0
+        assert [line["numerics"] for line in journal(story, "head")] == ["plain"]
+
+    def test_where_nothing_is_drawn_no_folder_begins_that_has_numerics(
+        self, comicgen: Comicgen, story: Path, opened: Opened
+    ) -> None:
+        ended = comicgen("render", "--failed")
+
+        assert (ended.code, opened, output(story).exists()) == (0, [], False)
+        assert "nothing to do: 0 candidates kept" in ended.err
 
     def test_a_fused_folder_is_not_drawn_plain_where_fused_turns_out_to_fail(
         self, comicgen: Comicgen, story: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch

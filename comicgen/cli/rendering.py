@@ -64,6 +64,9 @@ def carry_out(seen: Situation, order: Order) -> int:
 def _carry_out(seen: Situation, order: Order) -> int:
     _, todo = _decide(seen, order)
     refuse_unusable(seen.folder)
+    if not (todo.batches or seen.memory.numerics):
+        _conclude(todo, Result(), seen.folder, order)  # and begin no folder
+        return 0
     with _remembering(seen) as calibration:
         engines = _load(seen, todo, order, calibration) if todo.batches else None
         with Outputs.open(seen.folder, seen.storyboard, seen.environment) as outputs:
@@ -91,12 +94,20 @@ def _decide(seen: Situation, order: Order) -> tuple[Request | None, Plan]:
 
 
 def _load(seen: Situation, todo: Plan, order: Order, calibration: Calibration | None) -> Engines:
-    """The engines, of which the first is open."""
+    """The engines, of which the first is open.
+
+    Before a folder begins, its own numerics are opened even if nothing is drawn with them yet, for
+    it will have them to the end.
+    """
     if not order.json:
         say(f"drawing {count(todo.pictures, 'picture')} into {seen.folder}")
     options = replace(order.graphs, without=todo.without)
     engines = engines_of(seen.storyboard.model, seen.environment, options, calibration)
-    engines.open(todo.batches[0].numerics)
+    own, first = seen.environment.kind, todo.batches[0].numerics
+    if own != first and not seen.memory.numerics:
+        engines.open(own)
+        engines.close(own)
+    engines.open(first)
     return engines
 
 
