@@ -145,11 +145,15 @@ class TestFolder:
         assert "cannot draw with fused numerics (no compiler)" in asked.err
         assert not output(story).exists()
 
-        told = comicgen("render")
+        told = comicgen("render", "--json")
+        why = "drawing with plain numerics, as cuda cannot draw with fused numerics (no compiler)"
 
-        assert "warning: drawing with plain numerics, as" in told.err
-        [run] = json.loads((output(story) / "manifest.json").read_text("utf-8"))["runs"]
+        assert f"warning: {why}" in told.err
+        assert told.lines[0]["event"] == "note"
+        assert told.lines[0]["text"].startswith(why)
+        [run] = manifest(story)["runs"]
         assert run["environment"]["numerics"] == "plain"
+        assert told.lines[0]["text"] in run["notes"]
 
     def test_fused_numerics_are_tried_before_a_folder_has_them_though_plain_sizes_come_first(
         self, comicgen: Comicgen, story: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch

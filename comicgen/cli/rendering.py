@@ -14,7 +14,7 @@ from comicgen.cli.graphs import telling_graphs
 from comicgen.cli.progress import Progress, print_line
 from comicgen.cli.say import answer, count, say
 from comicgen.cli.situation import Situation, Wish
-from comicgen.engine import Engine, Event, GraphOptions, Measured
+from comicgen.engine import Engine, Event, GraphOptions, Measured, Note
 from comicgen.environment import Environment
 from comicgen.errors import NumericsError
 from comicgen.numerics import Numerics
@@ -57,8 +57,11 @@ def carry_out(seen: Situation, order: Order) -> int:
     except NumericsError as error:
         if order.numerics != "auto" or seen.memory.numerics:
             raise
-        say(f"warning: drawing with plain numerics, as {error}", style="yellow")
-    return _carry_out(seen.in_plain(), order)
+        why = f"drawing with plain numerics, as {error}"
+    say(f"warning: {why}", style="yellow")
+    if order.json:
+        print_line(Note(why))
+    return _carry_out(seen.in_plain(why), order)
 
 
 def _carry_out(seen: Situation, order: Order) -> int:

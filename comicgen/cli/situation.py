@@ -72,9 +72,10 @@ class Situation:
         )
         return replace(ready, environment=here.drawing(ready._numerics(wish)))
 
-    def in_plain(self) -> Self:
-        """The same with plain numerics."""
-        return replace(self, environment=self.environment.drawing("plain"))
+    def in_plain(self, why: str) -> Self:
+        """The same with plain numerics; the manifest notes why."""
+        storyboard = replace(self.storyboard, warnings=(*self.storyboard.warnings, why))
+        return replace(self, storyboard=storyboard, environment=self.environment.drawing("plain"))
 
     def plan(self, selection: Selection = EVERYTHING) -> Plan:
         """What would be drawn.
