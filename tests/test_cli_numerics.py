@@ -18,7 +18,7 @@ from comicgen.engine import Event, GraphOptions, Measured
 from comicgen.environment import Environment
 from comicgen.errors import NumericsError
 from comicgen.outputs import manifest_schema
-from comicgen.outputs.entries import Head, encode
+from comicgen.outputs.entries import Head, Settled, encode
 from comicgen.plan import Batch, GraphKey
 from comicgen.pocket import MODEL
 from comicgen.sizes import Size
@@ -242,6 +242,17 @@ class TestFolder:
         path.write_bytes(changed + rest)
 
         assert "was drawn with odd numerics" in comicgen("status").err
+
+    def test_a_folder_with_a_size_of_unknown_numerics_is_another_comicgens(
+        self, comicgen: Comicgen, opened: Opened, story: Path
+    ) -> None:
+        comicgen("render", "-p", "p01")
+        path = output(story) / "journal.jsonl"
+        settled = Settled({"width": 256, "height": 256}, "odd")  # type: ignore[arg-type]
+        path.write_bytes(path.read_bytes() + encode(settled))
+
+        ended = comicgen("plan")
+        assert (ended.code, "was drawn with odd numerics" in ended.err) == (2, True)
 
     def test_a_folder_that_was_begun_meanwhile_with_others_is_refused(
         self, comicgen: Comicgen, opened: Opened, story: Path, monkeypatch: pytest.MonkeyPatch

@@ -132,6 +132,25 @@ def test_a_line_damaged_before_the_last_is_named_with_its_number_and_a_cure(
         read(path)
 
 
+@pytest.mark.parametrize(
+    ("entry", "cure"),
+    [
+        (ENTRIES[1], "draw all with --redo: the numerics of a size are chosen again"),
+        (ENTRIES[2], "delete the line and ask for it again"),
+        (ENTRIES[3], "delete the line: what it told of is drawn again"),
+    ],
+    ids=["settled", "asked", "done"],
+)
+def test_the_cure_for_a_damaged_line_is_one_for_what_it_told(
+    tmp_path: Path, entry: Entry, cure: str
+) -> None:
+    path = written(tmp_path / "journal.jsonl", ENTRIES)
+    path.write_bytes(path.read_bytes().replace(encode(entry), encode(entry)[:-9] + b"\n"))
+
+    with pytest.raises(OutputError, match=cure):
+        read(path)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data(), bit=st.integers(0, 7))
 def test_not_one_bit_before_the_last_line_can_change_unseen(

@@ -8,7 +8,7 @@ from comicgen.errors import OutputError
 from comicgen.numerics import Numerics
 from comicgen.outputs import journal
 from comicgen.outputs.disk import disk_errors
-from comicgen.outputs.entries import Head
+from comicgen.outputs.entries import Head, Settled
 from comicgen.outputs.journal import JOURNAL, Reading
 from comicgen.outputs.manifest import MANIFEST
 from comicgen.outputs.recall import recall
@@ -58,10 +58,12 @@ def read_journal(folder: Path, storyboard: Storyboard) -> Reading | None:
             _check_free(folder)
             return None
     _check_owner(folder, reading.head, storyboard)
-    if reading.head.numerics not in get_args(Numerics):
+    settled = (entry for entry in reading.entries if isinstance(entry, Settled))
+    named = {reading.head.numerics, *(entry.numerics for entry in settled)}
+    if unknown := named.difference(get_args(Numerics)):
         raise OutputError(
-            f"{folder} was drawn with {reading.head.numerics} numerics, which this comicgen does "
-            "not have; use the comicgen that drew it, or give --output another folder"
+            f"{folder} was drawn with {' and '.join(sorted(unknown))} numerics, which this "
+            "comicgen does not have; use the comicgen that drew it, or give --output another folder"
         )
     return reading
 

@@ -61,15 +61,19 @@ def _entry(path: Path, number: int, line: bytes) -> Entry:
     try:
         return decode(line)
     except (ValueError, TypeError, KeyError) as error:
-        raise _damaged(path, number) from error
+        raise _damaged(path, number, line) from error
 
 
-def _damaged(path: Path, number: int) -> OutputError:
-    cure = (
-        "delete the line: what it told of is drawn again"
-        if number > 1
-        else "move the folder away: all is drawn again"
-    )
+def _damaged(path: Path, number: int, line: bytes = b"") -> OutputError:
+    """With a cure for what the line told, as far as that can still be seen."""
+    if number == 1:
+        cure = "move the folder away: all is drawn again"
+    elif b'"settled"' in line:
+        cure = "delete the line and draw all with --redo: the numerics of a size are chosen again"
+    elif b'"asked"' in line:
+        cure = "delete the line and ask for it again"
+    else:
+        cure = "delete the line: what it told of is drawn again"
     return OutputError(f"{path}:{number}: the line is damaged; restore the file, or {cure}")
 
 
