@@ -16,6 +16,7 @@ from torch import Tensor
 
 from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.models import Components, load_controlnet
+from comicgen.diffusion.workplace import exact_convolutions
 from comicgen.sizes import Size
 from comicgen.storyboard import Model
 
@@ -33,10 +34,7 @@ nearer by chance.
 @pytest.fixture(autouse=True)
 def _exact() -> Iterator[None]:
     """Without gradients; convolutions in float32 are not rounded to TF32."""
-    exact = torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=False, allow_tf32=False
-    )
-    with torch.inference_mode(), exact:
+    with torch.inference_mode(), exact_convolutions():
         yield
 
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from comicgen.diffusion import fused_operations
 from comicgen.diffusion.fused import fuse, fuse_decoder, text_keys
-from comicgen.diffusion.fused_check import distance, wrong_operations
+from comicgen.diffusion.fused_check import distance, why_not_fused, wrong_operations
 from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.lean import lean
+from comicgen.diffusion.workplace import exact_convolutions
 from comicgen.sizes import Size
 
 pytestmark = pytest.mark.gpu
@@ -29,17 +30,20 @@ SIZES = (SQUARE, Size(832, 1216), Size(1344, 768), Size(512, 384))
 @pytest.fixture(autouse=True)
 def _exact() -> Iterator[None]:
     """Without gradients; convolutions in float32 are not rounded to TF32."""
-    exact = torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=False, allow_tf32=False
-    )
     gc.collect()
-    with torch.inference_mode(), exact:
+    with torch.inference_mode(), exact_convolutions():
         yield
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_every_kernel_is_its_reference(dtype: torch.dtype) -> None:
     assert list(wrong_operations(GPU, dtype)) == []
+
+
+def test_kernels_are_used_wherever_torch_rounds_convolutions_by_itself() -> None:
+    """To TF32, as it does in a process of its own until it is told otherwise."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        assert why_not_fused.__wrapped__(GPU, torch.float16) == ""
 
 
 SHAPES = (

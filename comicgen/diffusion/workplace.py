@@ -29,7 +29,7 @@ class Workplace:
                 place.enter_context(torch.inference_mode())
                 if self.stream is not None:
                     place.enter_context(torch.cuda.device(self.device))
-                    place.enter_context(_exact_convolutions())
+                    place.enter_context(exact_convolutions())
                     place.enter_context(torch.cuda.stream(self.stream))
                 yield
         except torch.OutOfMemoryError as error:
@@ -61,7 +61,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
-def _exact_convolutions() -> AbstractContextManager[None]:
+def exact_convolutions() -> AbstractContextManager[None]:
     """In float32 not TF32, which keeps 10 of its 23 bits; and never another kernel by timing."""
     flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
         enabled=True, benchmark=False, deterministic=False, allow_tf32=False
