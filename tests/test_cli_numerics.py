@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -28,6 +30,7 @@ from comicgen.storyboard import Model
 __all__ = ["comicgen", "story"]  # fixtures
 
 WIDE = Size(320, 192)
+FULL = replace(GPU, precision="fp32")
 
 
 def fused() -> Environment:
@@ -88,6 +91,12 @@ def fail_fused(monkeypatch: pytest.MonkeyPatch) -> None:
         return usual(model, environment, options)
 
     monkeypatch.setattr(rendering, "open_engine", open_engine)
+
+
+def without_triton(package: str) -> str:
+    if package == "triton":
+        raise PackageNotFoundError(package)
+    return "9.9"
 
 
 def stand_on(monkeypatch: pytest.MonkeyPatch, environment: Environment) -> None:
@@ -216,7 +225,10 @@ class TestFolder:
         ended = comicgen("render", "--numerics", "fused")
 
         assert ended.code == 2
-        assert "cannot draw with fused numerics: a CPU has none; leave --numerics out" in ended.err
+        assert ended.err.endswith(
+            "cannot draw with fused numerics: a CPU has none; use a GPU as --device, "
+            "or leave --numerics out\n"
+        )
         assert (opened, output(story).exists()) == ([], False)
 
     def test_a_fused_folder_can_be_looked_at_but_not_drawn_where_there_are_none(
@@ -229,7 +241,43 @@ class TestFolder:
         for command in ("plan", "render"):
             ended = comicgen(command)
             assert ended.code == 2
-            assert "so use the --device that drew it, or give --output" in ended.err
+            assert "is drawn with: a CPU has none; use a GPU as --device, or give" in ended.err
+
+    @pytest.mark.parametrize(
+        ("device", "precision", "needs"),
+        [
+            (CPU, None, "use a GPU as --device"),
+            (CPU, "fp32", "use a GPU as --device and take `precision: fp32` out of the storyboard"),
+            (FULL, "fp32", "take `precision: fp32` out of the storyboard"),
+            (GPU, None, "install Triton"),
+        ],
+        ids=["CPU", "CPU in fp32", "GPU in fp32", "no Triton"],
+    )
+    def test_the_cure_for_a_fused_folder_is_one_for_the_reason_and_the_command(
+        self,
+        comicgen: Comicgen,
+        opened: Opened,
+        story: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        device: Environment,
+        precision: str | None,
+        needs: str,
+    ) -> None:
+        comicgen("render", "-p", "p01")
+        stand_on(monkeypatch, device)
+        if precision:
+            edit(story, "panels:", f"precision: {precision}\npanels:")
+        if device is GPU:
+            monkeypatch.setattr(numerics, "version", without_triton)
+        folder = "give --output another folder"
+
+        for wish, without in (
+            ("auto", folder),
+            ("plain", folder),
+            ("fused", f"leave --numerics out and {folder}"),
+        ):
+            ended = comicgen("render", "--numerics", wish)
+            assert (ended.code, ended.err.endswith(f"; {needs}, or {without}\n")) == (2, True)
 
     def test_a_folder_with_unknown_numerics_is_another_comicgens(
         self, comicgen: Comicgen, opened: Opened, story: Path
@@ -269,7 +317,7 @@ class TestFolder:
         ended = comicgen("render")
 
         assert ended.code == 2
-        assert "is drawn with plain numerics, not with fused" in ended.err
+        assert "is drawn with plain numerics, not with fused, since another process" in ended.err
 
 
 class TestRender:

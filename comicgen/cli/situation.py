@@ -7,7 +7,7 @@ from typing import Literal, Self
 from comicgen.calibration import Calibration
 from comicgen.environment import Environment, current, default_batch
 from comicgen.errors import CommandError
-from comicgen.numerics import Numerics
+from comicgen.numerics import PRECISIONS, Numerics
 from comicgen.outputs import folder_for, read_memory
 from comicgen.plan import (
     EVERYTHING,
@@ -97,26 +97,34 @@ class Situation:
 
     def _numerics(self, wish: Wish) -> Numerics:
         here, own = self.environment, self.memory.numerics
-        if own and wish not in ("auto", own):
+        if own and wish not in ("auto", own) and not (own == "fused" and here.why_not_fused):
             raise CommandError(
                 f"--numerics {wish}: {self.folder} is drawn with {own} numerics, to the end; "
                 "leave that out, or give --output another folder"
             )
         if here.why_not_fused and "fused" in (wish, own):
+            begun = f", which {self.folder} is drawn with" if own else ""
             raise CommandError(
-                f"{here.hardware} cannot draw with fused numerics: {here.why_not_fused}; "
-                + _elsewhere(own, self.folder)
+                f"{here.hardware} cannot draw with fused numerics{begun}: {here.why_not_fused}; "
+                + self._cure(wish)
             )
         if wish != "auto" or own or here.why_not_fused:
             return own or ("plain" if wish == "auto" else wish)
         terms = Terms(self.lanes, self.captured, figures=self.figures)
         return numerics_for(self.storyboard, terms)
 
-
-def _elsewhere(own: Numerics | None, folder: Path) -> str:
-    if own is None:
-        return "leave --numerics out, or use another --device"
-    return f"{folder} has them, so use the --device that drew it, or give --output another folder"
+    def _cure(self, wish: Wish) -> str:
+        """How to have fused numerics all the same, or to do without them."""
+        precision, without, needs = self.storyboard.precision, [], []
+        if wish == "fused":
+            without.append("leave --numerics out")
+        if self.memory.numerics:
+            without.append("give --output another folder")
+        if not self.environment.on_gpu:
+            needs.append("use a GPU as --device")
+        if precision not in (None, *PRECISIONS):
+            needs.append(f"take `precision: {precision}` out of the storyboard")
+        return " and ".join(needs or ["install Triton"]) + ", or " + " and ".join(without)
 
 
 def look(story: Path, output: Path | None, device: str) -> Situation:

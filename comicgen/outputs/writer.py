@@ -203,8 +203,8 @@ def _check_numerics(folder: Path, head: Head, environment: Environment) -> None:
     """Someone else may have begun the folder since it was looked at."""
     if head.numerics != environment.kind:
         raise OutputError(
-            f"{folder} is drawn with {head.numerics} numerics, not with {environment.kind}; "
-            "leave --numerics out, or give --output another folder"
+            f"{folder} is drawn with {head.numerics} numerics, not with {environment.kind}, since "
+            "another process began it; give the command again, or give --output another folder"
         )
 
 
