@@ -153,8 +153,9 @@ def _total(size: Size, work: Sequence[Work], terms: Terms) -> float | None:
     if decode is None:
         return None
     used: Counter[GraphKey] = Counter()
-    for each, batches in zip(work, pack(work, terms), strict=True):
-        for lanes, times in Counter(batches).items():
+    packed = Counter(zip(work, pack(work, terms), strict=True))
+    for (each, batches), times in packed.items():
+        for lanes in batches:
             used.update({of_lanes(key, lanes): steps * times for key, steps in each.calls})
     took = decode * sum(each.count for each in work)
     for key, steps in used.items():

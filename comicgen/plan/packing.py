@@ -30,7 +30,7 @@ def pack(work: Sequence[Work], terms: Terms) -> list[tuple[int, ...]]:
     for family in families.values():
         own = prices(family, terms)
         sizes = _choose(family, terms.lanes, own)
-        packed |= {each: _cover(each, _shared(each, sizes), own) for each in family}
+        packed |= {each: _cover(each, _shared(each, sizes), own) for each in set(family)}
     return [packed[each] for each in work]
 
 
