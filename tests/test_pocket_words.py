@@ -37,7 +37,7 @@ SEEDS = (1, 2)
 
 
 def drawn(prompt: str, **changes: Any) -> Panel:
-    return shot(prompt=prompt, size=Size(256, 256), steps=12, **changes)
+    return shot(prompt=prompt, size=Size(256, 256), steps=8, **changes)
 
 
 @pytest.fixture(scope="module")
