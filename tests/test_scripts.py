@@ -17,7 +17,7 @@ import bench
 import full_size
 import pytest
 import torch
-from bench_parts import shares
+from bench_parts import pieces, shares
 from bench_parts.record import Span, covered
 from drawings import difference, write_map
 from full_size import Parts, Shape, TextShape
@@ -268,11 +268,16 @@ def test_a_written_model_draws_and_every_input_moves_its_pictures(
 
 @pytest.mark.filterwarnings("ignore::FutureWarning:diffusers")
 def test_the_benchmark_draws_with_both_arms_and_answers_in_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    small: Parts,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(pieces, "COUNTS", (1, 2, 3))
     file = tmp_path / "bench.json"
-    quick = "--model pocket --device cpu --size 96x64 --steps 2 --rounds 1 --panels 2"
-    bench.main(["pieces", "single", "story", *quick.split(), "--json", str(file)])
+    quick = ["--model", str(small.model.parent), "--device", "cpu", "--size", "96x64"]
+    quick += ["--steps", "2", "--rounds", "1", "--panels", "2"]
+    bench.main(["pieces", "single", "story", *quick, "--json", str(file)])
 
     told = capsys.readouterr()
     results = json.loads(told.out)
@@ -281,7 +286,7 @@ def test_the_benchmark_draws_with_both_arms_and_answers_in_json(
     assert "story    theirs / ours" in told.err
     assert [*results] == ["pieces", "single", "story"]
     assert all({"machine", "setting"} <= results[part].keys() for part in results)
-    assert [each["pictures"] for each in results["pieces"]["steps"]] == [1, 2, 4, 8, 16] * 2
+    assert [each["pictures"] for each in results["pieces"]["steps"]] == [1, 2, 3] * 2
     assert results["pieces"]["LoRA"].keys() == {"read", "switch", "switch, ms"}
     assert single["seconds"]["value"] == single["ours"]["median"]
     ours, theirs = (story[arm][0]["seconds"] for arm in ("ours", "theirs"))
