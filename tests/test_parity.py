@@ -40,6 +40,13 @@ from comicgen.storyboard import Model, Panel
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:diffusers")
 
+SMALL = Size(96, 64)
+
+
+def quick(**changes: Any) -> Panel:
+    """A small panel of just so many steps that a sampler has a first, a last and others."""
+    return shot(**{"size": SMALL, "steps": 4, **changes})
+
 
 def pipeline(model: Components, controlnet: Model | None = None) -> Any:
     """diffusers' pipeline around the model's networks."""
@@ -93,12 +100,12 @@ def diffusers_image(pipe: Any, panel: Panel, seed: int = 7) -> Image.Image:
 def test_every_sampler_with_and_without_guidance(
     sampler: str, guidance: float, pocket: Components, engine: DiffusionEngine
 ) -> None:
-    panel = shot(sampler=sampler, guidance=guidance, negative="blurry")
+    panel = quick(sampler=sampler, guidance=guidance, negative="blurry")
 
     assert_same(image(engine, panel), diffusers_image(pipeline(pocket), panel))
 
 
-@pytest.mark.parametrize("size", [Size(192, 320), Size(200, 136)])
+@pytest.mark.parametrize("size", [Size(64, 128), Size(104, 72)])
 def test_a_tall_picture_and_one_that_does_not_halve(
     size: Size, tmp_path: Path, pocket: Components, controlnet: Model, engine: DiffusionEngine
 ) -> None:
@@ -118,7 +125,7 @@ def test_an_absent_and_an_empty_negative(
     negative: str | None, zeros: bool, pocket: Components
 ) -> None:
     model = with_zeros(pocket, zeros)
-    panel = shot(negative=negative)
+    panel = quick(negative=negative)
 
     assert_same(image(DiffusionEngine(model), panel), diffusers_image(pipeline(model), panel))
 
@@ -126,7 +133,7 @@ def test_an_absent_and_an_empty_negative(
 def test_an_absent_negative_is_an_empty_one_unless_the_model_wants_zeros(
     pocket: Components,
 ) -> None:
-    absent, empty = shot(negative=None), shot(negative="")
+    absent, empty = quick(negative=None), quick(negative="")
     gaps = {}
     for zeros in (True, False):
         own = DiffusionEngine(with_zeros(pocket, zeros))
@@ -139,7 +146,7 @@ def test_an_absent_negative_is_an_empty_one_unless_the_model_wants_zeros(
 def test_a_lora_on_unet_and_text_encoders(tmp_path: Path, pocket: Components) -> None:
     recipe = Recipe(alpha=2.0, strength=1.0)
     file = write_peft(tmp_path / "mara.safetensors", pocket.folder, recipe)
-    plain = shot(negative="blurry")
+    plain = quick(negative="blurry")
     panel = replace(plain, loras=(lora_at(file, 0.8),))
     engine = DiffusionEngine(pocket)
     before, drawn, after = (image(engine, each) for each in (plain, panel, plain))
@@ -166,7 +173,7 @@ def test_two_loras_with_weights_of_their_own(tmp_path: Path, pocket: Components)
     for weights in ((0.8, 0.5), (-0.7, 0.4), (1.0, -1.0)):
         pipe.set_adapters(["a", "b"], list(weights))
         loras = tuple(map(lora_at, (first, second), weights))
-        panel = shot(steps=3, negative="blurry", loras=loras)
+        panel = quick(steps=3, negative="blurry", loras=loras)
         expected = diffusers_image(pipe, panel)
         assert_same(image(engine, panel), expected)
         assert_same(image(engine, replace(panel, loras=loras[::-1])), expected)
@@ -180,8 +187,8 @@ def test_a_controlnet_in_a_window_of_the_steps(
     engine: DiffusionEngine,
     controlnet: Model,
 ) -> None:
-    plain = shot(negative="blurry", guidance=guidance)
-    hint = control(controlnet, write_map(tmp_path / "map.png"))
+    plain = quick(steps=5, negative="blurry", guidance=guidance)
+    hint = control(controlnet, write_map(tmp_path / "map.png", SMALL))
     panel = replace(plain, control=hint)
     always = replace(plain, control=replace(hint, start=0.0, end=1.0))
     drawn = image(engine, panel)
@@ -197,15 +204,16 @@ def test_four_different_candidates_in_one_batch(
 ) -> None:
     pipe = pipeline(pocket, controlnet)
     panels = [
-        shot(
+        quick(
             id=f"p{i}",
+            steps=5,
             sampler=sampler,
             prompt=PROMPTS[i],
             negative=(None, "", "blurry", "red")[i],
             guidance=(5.0, 7.5, 1.5, 3.0)[i],
             control=control(
                 controlnet,
-                write_map(tmp_path / f"{i}.png", shift=20 * i),
+                write_map(tmp_path / f"{i}.png", SMALL, shift=20 * i),
                 weight=(0.7, 0.0, 1.3, 0.4)[i],
             ),
         )
