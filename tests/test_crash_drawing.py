@@ -58,12 +58,12 @@ class Starter:
         print(json.dumps([str(self.pipe), *arguments]), file=self.process.stdin, flush=True)
         number = int(self.process.stdout.readline())
         with self.pipe.open(encoding="utf-8") as told:
-            events = []
+            names = []
             while line := told.readline():
-                events.append(json.loads(line))
-                if len(events) == pictures:
+                event = json.loads(line)
+                names += [event["candidate"]] if event["event"] == "drawn" else []
+                if len(names) == pictures:
                     os.kill(number, signal.SIGKILL)
-        names = [event["candidate"] for event in events if event["event"] == "drawn"]
         return names, int(self.process.stdout.readline())
 
 

@@ -123,11 +123,11 @@ def replays(events: Sequence[Sequence[Event]]) -> dict[str, int]:
 def test_recordings_draw_what_an_eager_engine_draws(
     gpu: Gpu, eager: DiffusionEngine, batches: Sequence[Batch]
 ) -> None:
-    """Twice, so that every bucket is replayed; the first of the largest is captured ahead."""
-    own = [*batches, *batches[::-1]]
+    """Half of them twice, so that every bucket is replayed; the largest one is captured ahead."""
+    own = [*batches, *batches[:4:-1]]
     events = drawn(recording(gpu), own)
     expected = drawn(eager, batches)
-    for one, other in zip(events, [*expected, *expected[::-1]], strict=True):
+    for one, other in zip(events, [*expected, *expected[:4:-1]], strict=True):
         assert_same_bits(one, other)
 
     ahead = str(batches[2].keys[0])
