@@ -24,7 +24,7 @@ from comicgen.diffusion.fused import fuse
 from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.lean import lean
 from comicgen.diffusion.prepared import Prepared
-from comicgen.diffusion.sampling import draw_noise, sample
+from comicgen.diffusion.sampling import Sampling, draw_noise
 from comicgen.diffusion.schedulers import schedule
 from comicgen.diffusion.text import Embedding
 from comicgen.plan import Bucket, GraphKey
@@ -180,11 +180,11 @@ def _call(denoiser: Denoiser, prepared: Prepared, latents: Tensor, timestep: Ten
 
 def draw(predict: Predict, job: Job, device: torch.device) -> Tensor:
     scheduler = schedule("euler", TRAINING, job.steps)
-    return sample(
+    return Sampling(
         lambda latents, timestep, _: predict(latents, timestep),
         scheduler,
         job.noise[None].to(device),
-    )
+    ).take()
 
 
 def theirs(networks: Networks, job: Job) -> Drawing:

@@ -15,7 +15,7 @@ from diffusers import (
 )
 
 from comicgen.diffusion.models import Components
-from comicgen.diffusion.sampling import draw_noise, sample
+from comicgen.diffusion.sampling import Sampling, draw_noise
 from comicgen.diffusion.schedulers import SAMPLERS, schedule
 from comicgen.pocket import MODEL
 from comicgen.storyboard import samplers
@@ -47,7 +47,7 @@ def read(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 def as_we_loop(sampler: str, training: dict[str, Any], steps: int) -> torch.Tensor:
     noise = draw_noise([3], SHAPE, 1 + steps if SAMPLERS[sampler].noisy else 1)
-    return sample(network, schedule(sampler, training, steps), noise)
+    return Sampling(network, schedule(sampler, training, steps), noise).take()
 
 
 def as_diffusers_loops(sampler: str, config: dict[str, Any], steps: int) -> torch.Tensor:
@@ -149,7 +149,8 @@ def test_golden_schedules(pocket: Components) -> None:
 def test_a_batch_gets_a_fresh_scheduler(pocket: Components) -> None:
     noise = draw_noise([3], SHAPE, 1)
     first, second = (
-        sample(network, schedule("unipc", pocket.folder.schedule, 8), noise) for _ in range(2)
+        Sampling(network, schedule("unipc", pocket.folder.schedule, 8), noise).take()
+        for _ in range(2)
     )
 
     assert torch.equal(first, second)

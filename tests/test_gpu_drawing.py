@@ -30,7 +30,7 @@ from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.models import Components, load_controlnet, load_model
 from comicgen.diffusion.prepared import Prepared
-from comicgen.diffusion.sampling import draw_noise, sample, upload
+from comicgen.diffusion.sampling import Sampling, draw_noise, upload
 from comicgen.diffusion.schedulers import SAMPLERS, schedule
 from comicgen.diffusion.text import Embedding
 from comicgen.engine import Note
@@ -127,11 +127,11 @@ def test_the_loop_never_waits_for_the_gpu(
     torch.cuda.synchronize()
 
     with waiting_is_an_error(), torch.inference_mode():
-        latents = sample(
+        latents = Sampling(
             lambda latents, timestep, _: denoiser.predict(latents, timestep, conditioning),
             scheduler,
             upload(noise, half.device),
-        )
+        ).take()
 
     assert torch.isfinite(latents).all()
 

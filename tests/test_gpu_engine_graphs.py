@@ -213,13 +213,13 @@ def test_the_loop_of_replays_never_waits(
     four = batch(*lanes(4, sampler=sampler, steps=12, control=hint))
     first = images(replaying, [four])
     assert len(replaying._painter.graphs.keys) == 1 + controlled
-    loop = module.sample
+    take = module.Sampling.take
 
-    def strict(*arguments: Any) -> torch.Tensor:
+    def strict(steps: Any, count: int | None = None) -> torch.Tensor:
         with waiting_is_an_error():
-            return loop(*arguments)
+            return take(steps, count)
 
-    monkeypatch.setattr(module, "sample", strict)
+    monkeypatch.setattr(module.Sampling, "take", strict)
 
     assert_equal(images(replaying, [four]), first)
 

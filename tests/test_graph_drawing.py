@@ -1,7 +1,8 @@
 """An engine draws through recordings what it draws without them, whatever comes between."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ from drawings import (
 from lora_files import Recipe, lora_at, write_peft
 from recordings import Gpu
 
+from comicgen.diffusion.decode import Decoded, Decoding
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.graph_cache import WARM_UPS
 from comicgen.diffusion.models import Components
@@ -44,6 +46,20 @@ def recording(gpu: Gpu, options: GraphOptions = GraphOptions()) -> DiffusionEngi
     """An engine on the processor whose cache believes that it has a GPU."""
     engine = fresh(options)
     engine._painter.graphs = gpu.cache(options.debug)
+    return engine
+
+
+def hurried(gpu: Gpu, patch: pytest.MonkeyPatch) -> DiffusionEngine:
+    """One that begins with the next batch as it does on a GPU, once that is read."""
+    engine = recording(gpu)
+    patch.setattr(engine, "_ahead", 2)
+    has = engine._reading.has
+
+    def has_at_last(following: Batch) -> bool:
+        wait([engine._reading._ahead[1]] if engine._reading._ahead else [])
+        return has(following)
+
+    patch.setattr(engine._reading, "has", has_at_last)
     return engine
 
 
@@ -90,7 +106,7 @@ def drawn(engine: DiffusionEngine, batches: Sequence[Batch]) -> list[list[Event]
     return [list(engine.draw(own, batches[at:])) for at, own in enumerate(batches, start=1)]
 
 
-def pictures(events: Sequence[Event]) -> Iterator[Drawn]:
+def pictures(events: Iterable[Event]) -> Iterator[Drawn]:
     return (event for event in events if isinstance(event, Drawn))
 
 
@@ -285,3 +301,80 @@ def test_an_engine_without_graphs_loads_nothing_ahead(
     list(engine.draw(batch(candidate(quick())), [batch(candidate(quick(control=hint)))]))
 
     assert asked == []
+
+
+def test_the_next_batch_is_begun_before_pictures_are_taken_and_changes_none(
+    gpu: Gpu, eager: DiffusionEngine, batches: Sequence[Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its LoRAs are in the weights then, and its graph has been replayed."""
+    engine = hurried(gpu, monkeypatch)
+    drawn(engine, [*batches, *batches])  # until every bucket is captured
+    for at, own in enumerate(batches, start=1):
+        for _ in pictures(engine.draw(own, batches[at:])):
+            assert [engine._next and engine._next.batch] == (batches[at : at + 1] or [None])
+
+    for mine, its in zip(drawn(engine, batches), drawn(eager, batches), strict=True):
+        assert_same_bits(mine, its)
+
+
+def test_a_batch_that_comes_instead_of_the_begun_one_is_drawn_as_ever(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so is that one later."""
+    engine = hurried(gpu, monkeypatch)
+    own = [batch(candidate(quick(prompt=prompt))) for prompt in PROMPTS[:3]]
+    expected = drawn(engine, own)
+    list(engine.draw(own[0], own[1:]))
+    assert engine._next
+    assert engine._next.batch is own[1]
+
+    assert_same_bits(list(engine.draw(own[2], [])), expected[2])
+    assert_same_bits(list(engine.draw(own[1], [])), expected[1])
+
+
+def test_what_was_begun_is_begun_again_where_a_picture_needs_the_memory_of_graphs(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = hurried(gpu, monkeypatch)
+    own = [batch(candidate(quick(prompt=prompt))) for prompt in PROMPTS[:2]]
+    expected = drawn(engine, own)
+    with monkeypatch.context() as short:
+        finish = engine._decoder.finish
+
+        def once(decoding: Decoding) -> Decoded:
+            if engine._painter.graphs.keys:
+                raise torch.OutOfMemoryError("too much")
+            return finish(decoding)
+
+        short.setattr(engine._decoder, "finish", once)
+        events = drawn(engine, own)
+
+    for mine, its in zip(events, expected, strict=True):
+        assert_same_bits(mine, its)
+
+
+def test_a_batch_that_cannot_begin_ahead_costs_no_other(
+    gpu: Gpu, pocket: Components, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_peft(tmp_path / "lora.safetensors", pocket.folder, Recipe(seed=1))
+    lora, plain = lora_at(file), quick()
+    own = [batch(candidate(plain, 1)), batch(candidate(replace(plain, loras=(lora,)), 2))]
+    engine = hurried(gpu, monkeypatch)
+    expected = drawn(engine, own)
+    file.write_bytes(b"changed")
+    first, second = drawn(engine, own)
+
+    assert_same_bits(first, expected[0])
+    assert [type(event) for event in second] == [Failed]
+
+
+def test_pictures_do_not_wait_for_the_next_batch_to_be_read(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = hurried(gpu, monkeypatch)
+    own = [batch(candidate(quick(prompt=prompt))) for prompt in PROMPTS[:2]]
+    drawn(engine, own)
+    monkeypatch.setattr(engine._reading, "has", lambda _: False)
+    list(engine.draw(own[0], own[1:]))
+
+    assert engine._next is None

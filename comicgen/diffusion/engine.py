@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Self, TypeVar
 
 import torch
@@ -19,7 +20,7 @@ from comicgen.diffusion.memory import Memory, is_out_of_memory
 from comicgen.diffusion.models import PRECISIONS, Components, load_model
 from comicgen.diffusion.painter import Painter, ahead
 from comicgen.diffusion.reading import Read, Reading
-from comicgen.diffusion.sampling import draw_noise
+from comicgen.diffusion.sampling import Sampling, draw_noise
 from comicgen.diffusion.text import Embedding, TextEncoding
 from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.diffusion.workplace import Workplace
@@ -39,6 +40,30 @@ from comicgen.storyboard import Model
 _Result = TypeVar("_Result")
 
 _GRAPHS = GraphOptions()
+
+STEPS_AHEAD = 3
+"""As many of the next batch as a GPU needs while pictures are taken. An interruption loses them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A batch of which nothing is missing but steps; without any where no lane can be drawn."""
+
+    batch: Batch
+    read: Read
+    failed: list[Failed]
+    lanes: list[Lane | None]
+    steps: Sampling | None
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class _Denoised:
+    """The candidates that failed, and the latents (1, C, h, w) of the others."""
+
+    failed: list[Failed]
+    latents: list[tuple[Candidate, Tensor]]
+    clock: Clock
 
 
 class DiffusionEngine:
@@ -69,7 +94,9 @@ class DiffusionEngine:
             GraphCache(self._place.stream, self._memory, options, self._attention.name, numerics),
         )
         self._precapture = options.precapture
-        self._begun = False
+        self._started = False
+        self._ahead = STEPS_AHEAD if self._place.stream else 0
+        self._next: _Begun | None = None
         self._reading = Reading(model.latent_shape, model.folder)
 
     @classmethod
@@ -113,28 +140,27 @@ class DiffusionEngine:
     def draw(self, batch: Batch, upcoming: Sequence[Batch]) -> Iterator[Event]:
         """Yield a `Drawn` or a `Failed` for each candidate; see `comicgen.engine.Engine`.
 
-        A GPU is given everything before the first picture is waited for: all steps, all
-        pictures, and the next batch's texts.
+        A GPU is given all steps, all pictures, and the next batch's first steps, before the first
+        picture is waited for.
 
         Raises:
             DeviceLost: the device does not answer any more.
         """
         self._capture_ahead(batch, upcoming)
-        clock, captured = Clock(self._place.device), self._painter.graphs.seconds
+        captured = self._painter.graphs.seconds
         try:
             with self._place.working():
-                clock.mark()
-                read = self._reading.read(batch, upcoming)
-                latents, failed = self._roomy(lambda: self._denoise(batch, read))
-                clock.mark()
+                read = self._read(batch, upcoming)
+                drawn = self._roomy(lambda: self._denoise(batch, read))
         except CandidateError as error:
-            latents, failed = [], [Failed(each, str(error)) for each in batch.candidates]
+            failed = [Failed(each, str(error)) for each in batch.candidates]
+            drawn = _Denoised(failed, [], Clock(self._place.device))
         captured = self._painter.graphs.seconds - captured
-        yield from failed
-        begun = [(candidate, self._begin_decoding(own)) for candidate, own in latents]
-        self._encode_ahead(batch, upcoming)
+        yield from drawn.failed
+        begun = [(candidate, self._begin_decoding(own)) for candidate, own in drawn.latents]
+        self._begin_next(upcoming)
         for candidate, decoding in begun:
-            yield self._finish_decoding(candidate, decoding, clock, captured, batch.bucket)
+            yield self._finish_decoding(candidate, decoding, drawn.clock, captured, batch.bucket)
         yield from self._painter.graphs.tell()
         if self._memory and not upcoming:
             peak, name = self._memory.peak / 2**30, torch.cuda.get_device_name(self._place.device)
@@ -171,17 +197,33 @@ class DiffusionEngine:
 
     def _capture_ahead(self, batch: Batch, upcoming: Sequence[Batch]) -> None:
         """Once a run; what cannot be loaded ahead fails when its batch comes."""
-        if self._begun or not self._painter.graphs.enabled:
+        if self._started or not self._painter.graphs.enabled:
             return
-        self._begun = True
+        self._started = True
         for key, controlnet in ahead(batch, upcoming, self._precapture).items():
             with suppress(CandidateError), self._place.working():
                 self._painter.capture(key, controlnet)
 
-    def _denoise(
-        self, batch: Batch, read: Read
-    ) -> tuple[list[tuple[Candidate, Tensor]], list[Failed]]:
-        """The latents (1, C, h, w) of each candidate that can be drawn, and the others."""
+    def _read(self, batch: Batch, upcoming: Sequence[Batch]) -> Read:
+        if self._next and self._next.batch is batch:
+            return self._next.read
+        self._next = None
+        return self._reading.read(batch, upcoming)
+
+    def _denoise(self, batch: Batch, read: Read) -> _Denoised:
+        begun, self._next = self._next or self._begin(batch, read), None
+        if begun.steps is None:
+            return _Denoised(begun.failed, [], begun.clock)
+        latents = begun.steps.take()
+        begun.clock.mark()
+        pairs = enumerate(zip(batch.lanes, begun.lanes, strict=True))
+        own = [(each, latents[i : i + 1]) for i, (each, lane) in pairs if each and lane]
+        return _Denoised(begun.failed, own, begun.clock)
+
+    def _begin(self, batch: Batch, read: Read) -> _Begun:
+        """All that comes before the first step of those candidates that can be drawn."""
+        clock = Clock(self._place.device)
+        clock.mark()
         self._loras.set(batch.loras, read.loras)
         read.loras.clear()  # the next set is being read
         lanes: list[Lane | None] = []
@@ -194,11 +236,8 @@ class DiffusionEngine:
                 lanes.append(None)
             else:
                 lanes.append(self._lane(candidate, image))
-        if not any(lanes):
-            return [], failed
-        latents = self._painter.paint(batch, lanes, read.noise)
-        pairs = enumerate(zip(batch.lanes, lanes, strict=True))
-        return [(own, latents[i : i + 1]) for i, (own, lane) in pairs if own and lane], failed
+        steps = self._painter.paint(batch, lanes, read.noise) if any(lanes) else None
+        return _Begun(batch, read, failed, lanes, steps, clock)
 
     def _lane(self, candidate: Candidate, image: Tensor | None) -> Lane:
         panel, control = candidate.panel, candidate.panel.control
@@ -215,15 +254,21 @@ class DiffusionEngine:
     def _embed(self, text: str) -> Embedding:
         return self._text.encode(text, self._loras.text_key)
 
-    def _encode_ahead(self, batch: Batch, upcoming: Sequence[Batch]) -> None:
-        """Texts of the next batch, while the device draws; where it has the same LoRAs.
+    def _begin_next(self, upcoming: Sequence[Batch]) -> None:
+        """Give a GPU the next batch's first steps, to do while this one's pictures are taken.
 
-        What fails here fails again in its own batch, and is told there.
+        Only where nothing must be waited for: no file, no ControlNet, no capture. What fails here
+        fails again in its own batch, and is told there.
         """
-        if self._place.stream and upcoming and upcoming[0].loras == batch.loras:
+        if not (self._ahead and upcoming):
+            return
+        batch = upcoming[0]
+        if self._reading.has(batch) and self._painter.is_ready(batch):
             with suppress(CandidateError), self._place.working():
-                for candidate in upcoming[0].candidates:
-                    self._texts(candidate)
+                begun = self._begin(batch, self._reading.read(batch, upcoming[1:]))
+                if begun.steps:
+                    begun.steps.take(self._ahead)
+                self._next = begun
 
     def _begin_decoding(self, latents: Tensor) -> Decoding | CandidateError:
         try:
@@ -267,5 +312,6 @@ class DiffusionEngine:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
+        self._next = None  # it would go on in graphs that are gone
         self._painter.graphs.clear()
         return work()

@@ -67,6 +67,11 @@ class GraphCache:
         """What is captured now."""
         return tuple(self._captured)
 
+    def wants(self, key: GraphKey) -> bool:
+        """Whether a bucket is to be captured and is not yet."""
+        eager = not self.enabled or key in self._refused or key in self._options.without
+        return not eager and key not in self._captured
+
     def begin(self, tasks: Sequence[Task]) -> list[Predict]:
         """Begin a batch: how to predict with each task, until the next batch begins.
 
@@ -85,7 +90,7 @@ class GraphCache:
         settings = invented(task.inputs(task.latents, timestep), seed=1)
         step = settings.pop("latents"), settings.pop("timestep")
         [predict] = self.begin([replace(task, settings=settings)])
-        while self._is_wanted(task.key):
+        while self.wants(task.key):
             predict(*step)
 
     def clear(self) -> None:
@@ -102,10 +107,6 @@ class GraphCache:
             self._tell_label(captured)
         yield from self._untold
         self._untold.clear()
-
-    def _is_wanted(self, key: GraphKey) -> bool:
-        eager = not self.enabled or key in self._refused or key in self._options.without
-        return not eager and key not in self._captured
 
     def _load(self) -> None:
         """Make what the running batch does not change fresh in all its graphs."""
@@ -124,7 +125,7 @@ class GraphCache:
                 if is_out_of_memory(error):
                     raise
                 self._refuse(task.key, "replayed", str(error).partition("\n")[0])
-        if self._is_wanted(task.key):
+        if self.wants(task.key):
             return self._warm_up(task, inputs)
         return task.network.call(inputs)
 

@@ -14,7 +14,7 @@ from comicgen.diffusion.graph_cache import GraphCache
 from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.models import Components
 from comicgen.diffusion.prepared import Prepared
-from comicgen.diffusion.sampling import sample, upload
+from comicgen.diffusion.sampling import Sampling, upload
 from comicgen.diffusion.schedulers import schedule
 from comicgen.diffusion.text import Embedding
 from comicgen.diffusion.together import Verdicts
@@ -37,10 +37,10 @@ class Painter:
         self._denoisers: dict[str | None, Denoiser] = {}
         self._controlnets = ControlNets(model)
 
-    def paint(self, batch: Batch, lanes: Sequence[Lane | None], noise: Tensor) -> Tensor:
-        """The latents of all lanes, (B, C, h, w) float32, not yet decoded.
+    def paint(self, batch: Batch, lanes: Sequence[Lane | None], noise: Tensor) -> Sampling:
+        """Begin a batch: the steps of all lanes, to be taken before the next one is begun.
 
-        `noise` is as `draw_noise` makes it. It waits for the device only to capture a graph.
+        `noise` is as `draw_noise` makes it. A step waits for the device only to capture a graph.
 
         Raises:
             CandidateError: the ControlNet does not fit, is broken, or has changed meanwhile.
@@ -53,7 +53,12 @@ class Painter:
 
         scheduler = schedule(batch.sampler, self._model.folder.schedule, batch.steps)
         assert len(scheduler.timesteps) == batch.steps
-        return sample(model, scheduler, upload(noise, self._model.device))
+        return Sampling(model, scheduler, upload(noise, self._model.device))
+
+    def is_ready(self, batch: Batch) -> bool:
+        """Whether a batch can begin with nothing to be loaded or captured for it."""
+        name = batch.control.model.digest if batch.control else None
+        return name in self._denoisers and not any(map(self.graphs.wants, batch.keys))
 
     def capture(self, key: GraphKey, controlnet: Model | None) -> None:
         """Capture a graph before a batch needs it."""

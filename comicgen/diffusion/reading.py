@@ -40,6 +40,10 @@ class Reading:
         self._model = model
         self._ahead: tuple[Batch, Future[Read]] | None = None
 
+    def has(self, batch: Batch) -> bool:
+        """Whether a batch was read ahead, so that `read` waits for nothing."""
+        return self._ahead is not None and self._ahead[0] is batch and self._ahead[1].done()
+
     def read(self, batch: Batch, upcoming: Sequence[Batch]) -> Read:
         """What this batch needs; the next one is begun as soon as this one is there."""
         if self._ahead and self._ahead[0] is batch:

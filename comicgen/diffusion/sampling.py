@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -31,20 +32,36 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def sample(model: Model, scheduler: Any, noise: Tensor) -> Tensor:
-    """Draw latents: (B, C, h, w) float32 on the device of the noise, not yet decoded.
+class Sampling:
+    """The way of a batch from noise to latents, as many steps at a time as one likes."""
 
-    Args:
-        model: predicts noise or velocity from scaled latents.
-        scheduler: as `schedulers.schedule` makes it; it is used up.
-        noise: (draws, B, C, h, w) float32; draw 0 is where the latents begin, draw i + 1 is
-            what a noisy sampler adds after step i.
-    """
-    timesteps = upload(scheduler.timesteps.to(torch.float32), noise.device)
-    latents: Tensor = noise[0] * scheduler.init_noise_sigma
-    for step, timestep in enumerate(scheduler.timesteps):
-        scaled = scheduler.scale_model_input(latents, timestep)
-        prediction = model(scaled, timesteps[step].expand(len(latents)), step)
-        added = {"noise": noise[step + 1]} if len(noise) > 1 else {}
-        latents = scheduler.step(prediction, timestep, latents, return_dict=False, **added)[0]
-    return latents
+    def __init__(self, model: Model, scheduler: Any, noise: Tensor) -> None:
+        """Stand before the first step.
+
+        Args:
+            model: predicts noise or velocity from scaled latents.
+            scheduler: as `schedulers.schedule` makes it; it is used up.
+            noise: (draws, B, C, h, w) float32; draw 0 is where the latents begin, draw i + 1 is
+                what a noisy sampler adds after step i.
+        """
+        self._model = model
+        self._scheduler = scheduler
+        self._noise = noise
+        self._timesteps = upload(scheduler.timesteps.to(torch.float32), noise.device)
+        self._latents: Tensor = noise[0] * scheduler.init_noise_sigma
+        self._left = enumerate(scheduler.timesteps)
+
+    def take(self, steps: int | None = None) -> Tensor:
+        """Take so many of the steps that are left, or all.
+
+        The latents then, (B, C, h, w) float32 on the device of the noise, not yet decoded.
+        """
+        for step, timestep in islice(self._left, steps):
+            scaled = self._scheduler.scale_model_input(self._latents, timestep)
+            moment = self._timesteps[step].expand(len(scaled))
+            prediction = self._model(scaled, moment, step)
+            added = {"noise": self._noise[step + 1]} if len(self._noise) > 1 else {}
+            [self._latents] = self._scheduler.step(
+                prediction, timestep, self._latents, return_dict=False, **added
+            )[:1]
+        return self._latents
