@@ -7,17 +7,19 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import bench
 import full_size
 import pytest
 import torch
-from bench_parts import pieces, shares
+from bench_parts import cold, pieces, shares
 from bench_parts.record import Span, covered
 from drawings import difference, write_map
 from full_size import Parts, Shape, TextShape
@@ -332,6 +334,48 @@ def test_the_benchmark_names_its_parts(capsys: pytest.CaptureFixture[str]) -> No
 
     told = capsys.readouterr().err
     assert f"no part is called singel; there are {', '.join(bench.PARTS)}" in " ".join(told.split())
+
+
+def test_what_torch_compile_did_in_its_time_counts_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, seen = SimpleNamespace(kept=tmp_path), list[bool]()
+
+    def child(arm: str, _: object, caches: Path, limit: float) -> dict[str, Any]:
+        seen.append((caches / "compiled").exists())
+        (caches / "compiled").touch()
+        assert (arm, limit) == ("max-autotune", cold.LIMIT)
+        done = {"to the first pictures": 5.0}
+        return done if len(seen) > 1 else {"ended": "after 420 s, unfinished"}
+
+    monkeypatch.setattr(cold, "_child", child)
+    first, second, anew = (cold._patiently("max-autotune", setting) for _ in range(3))
+
+    assert first["ended"]
+    assert second["to the first pictures"] == first["to the first pictures"] + 5
+    assert second["earlier tries"] == first["to the first pictures"]
+    assert anew["to the first pictures"] == 5
+    assert seen == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ("exit 0", {"first": 2}),
+        ("kill -SEGV $$", {"first": 2, "ended": "with -11"}),
+        ("sleep 60", {"first": 2, "ended": "after 2 s, unfinished"}),
+    ],
+)
+def test_what_a_process_told_before_it_ended_is_kept(
+    ends: str, told: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    lines = """echo '{"first": 1}'; echo notes; echo '{"first": 2}'"""
+    python.write_text(f"#!/bin/sh\ncat >/dev/null\n{lines}\n{ends}\n", encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+    assert cold._child("max-autotune", "setting", tmp_path, limit=2.0) == told
 
 
 def test_a_record_tells_how_long_a_gpu_was_busy_and_the_gaps() -> None:

@@ -11,7 +11,7 @@ from comicgen.diffusion import fused_operations
 from comicgen.diffusion.workplace import exact_convolutions
 from comicgen.errors import first_line
 
-_NEAR = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5}
+_NEAR = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 """Relative distances that rounding leaves."""
 
 
@@ -20,8 +20,7 @@ def why_not_fused(device: torch.device, dtype: torch.dtype) -> str:
     """Why fused kernels cannot be used; empty where they can. Compiles them on a new machine."""
     try:
         with torch.cuda.device(device), torch.inference_mode(), exact_convolutions():
-            # A VAE is in float16 whatever the rest is in, or decodes again in float32.
-            types = {dtype, torch.float16, torch.float32}
+            types = {dtype, torch.float16}  # a VAE is in float16 whatever the rest is in
             wrong = sorted({name for own in types for name in wrong_operations(device, own)})
     except torch.OutOfMemoryError:
         raise

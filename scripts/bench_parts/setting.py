@@ -15,7 +15,10 @@ from comicgen.sizes import Size
 
 @dataclass(frozen=True)
 class Setting:
-    """How a benchmark is run; `folder` takes storyboards and pictures."""
+    """How a benchmark is run; `folder` takes storyboards and pictures.
+
+    `kept` is a folder for what a part needs to go on where its time was over.
+    """
 
     parts: Parts
     environment: Environment
@@ -24,6 +27,7 @@ class Setting:
     rounds: int | None
     panels: int
     folder: Path
+    kept: Path | None = None
 
     @property
     def plain(self) -> "Setting":
