@@ -183,6 +183,7 @@ def test_without_a_suited_python_it_says_what_to_install(machine: Machine) -> No
     assert machine.calls == []
 
 
+@WITHOUT_DRIVER
 def test_tests_are_run_with_the_arguments_given(machine: Machine) -> None:
     failed = (
         machine.run("install", "dev"),
@@ -190,7 +191,7 @@ def test_tests_are_run_with_the_arguments_given(machine: Machine) -> None:
     )
 
     assert [one.returncode for one in failed] == [0, 5]
-    assert machine.calls == ["-m pytest -k two words"]
+    assert machine.calls == ["-m pytest -n 2 --dist worksteal -k two words"]
 
 
 def test_check_looks_at_style_layout_and_types(machine: Machine) -> None:
