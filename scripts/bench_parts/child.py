@@ -43,8 +43,10 @@ def _ours(setting: Setting, begun: float) -> dict[str, Any]:
 
     Before a model is drawn with, its files are digested.
     """
+    imported = time.time()
     storyboard = stories.one_panel(setting, COUNT)
     batch = ours.one_batch(storyboard)
+    reading = time.time() - imported
     kernels, reason = timed(lambda: why_not_fused(_place(setting), setting.dtype), setting.device)
     assert not reason, reason
     opening, engine = timed(lambda: ours.open_engine(storyboard, setting), setting.device)
