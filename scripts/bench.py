@@ -4,7 +4,7 @@
 
 pieces   a step called and replayed, a decode, a switch of LoRAs, and kernels of attention
 single   one picture, from embeddings to its file
-batch    1, 4, 8 and 16 pictures side by side, to their files
+batch    1, 2, 4, 8 and 16 pictures side by side, to their files
 control  the same beside a ControlNet
 shares   where the time of one image goes, by kind of kernel
 idle     the share of 200 pictures' time in which the GPU does nothing

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from comicgen.diffusion import graph
 from comicgen.diffusion.graph import Function, Recording, StaleInputError
-from comicgen.diffusion.graph_cache import GraphCache
+from comicgen.diffusion.graph_cache import HELD, GraphCache
 from comicgen.diffusion.prepared import Named
-from comicgen.engine import GraphOptions
+from comicgen.engine import GraphOptions, Measured
 
 
 def test_a_bucket_is_captured_once(gpu: Gpu) -> None:
@@ -250,3 +250,15 @@ def test_a_label_tells_seconds_memory_and_kernels(gpu: Gpu) -> None:
     _, [label] = told(cache)
     assert 0 < label.seconds <= cache.seconds
     assert (label.before, label.after, label.attention) == (0, 100, "some")
+
+
+def test_what_a_bucket_needs_is_a_call_and_all_that_its_settings_take() -> None:
+    """Those of a batch, those in the graph, and those of the next batch, which begins early."""
+    gpu, own = Gpu(call=400), task(bucket())
+    with pytest.MonkeyPatch.context() as patch:
+        gpu.install(patch)
+        cache = gpu.cache()
+        draw(cache, own)
+
+    [measured] = (event for event in cache.tell() if isinstance(event, Measured))
+    assert measured.bytes == 400 + HELD * sum(each.nbytes for each in own.settings.values())

@@ -20,6 +20,9 @@ from comicgen.plan import GraphKey
 
 WARM_UPS = 3
 
+HELD = 3
+"""Times that the settings of a batch lie in memory: a batch's own, the graph's, the next one's."""
+
 
 class GraphCache:
     """Captures, keeps, replays and releases the graphs of one device.
@@ -169,7 +172,7 @@ class GraphCache:
                 eager=found.eager,
                 replayed=found.replayed,
                 first_use=found.seconds,
-                bytes=example.bytes,
+                bytes=example.bytes + HELD * sum(map(_bytes, example.task.settings.values())),
             )
         )
 
@@ -213,3 +216,7 @@ class GraphCache:
             attention=self._attention,
         )
         self._untold.append(label)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.nbytes

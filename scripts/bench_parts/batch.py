@@ -16,7 +16,7 @@ FLOOR = 1.7
 
 CONTROL_FLOOR = 1.15
 ROUNDS = 3
-COUNTS = (1, 4, 8, 16)
+COUNTS = (1, 2, 4, 8, 16)
 CONTROLLED = (4, 8)
 OURS, PLAIN, THEIRS = ARMS = ("ours", "ours, plain", "theirs")
 
