@@ -27,6 +27,7 @@ from comicgen.diffusion.decode import Decoded, Decoding
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.graph_cache import WARM_UPS
 from comicgen.diffusion.models import Components
+from comicgen.diffusion.sampling import Sampling
 from comicgen.engine import Drawn, Event, Failed, GraphLabel, GraphOptions, Note
 from comicgen.environment import current
 from comicgen.plan import Batch
@@ -56,7 +57,7 @@ def hurried(gpu: Gpu, patch: pytest.MonkeyPatch) -> DiffusionEngine:
     has = engine._reading.has
 
     def has_at_last(following: Batch) -> bool:
-        wait([engine._reading._ahead[1]] if engine._reading._ahead else [])
+        wait([engine._reading._ahead.read] if engine._reading._ahead else [])
         return has(following)
 
     patch.setattr(engine._reading, "has", has_at_last)
@@ -168,7 +169,7 @@ def test_a_capture_within_a_batch_changes_no_picture(
     own = [batch(candidate(quick(steps=steps, control=hint)))]
     assert min(calls(own).values()) > WARM_UPS
     engine = recording(gpu)
-    engine._begun = True  # nothing is captured ahead
+    engine._started = True  # nothing is captured ahead
     events = drawn(engine, own)
 
     assert_same_bits(events[0], drawn(eager, own)[0])
@@ -335,8 +336,9 @@ def test_a_batch_that_comes_instead_of_the_begun_one_is_drawn_as_ever(
 def test_what_was_begun_is_begun_again_where_a_picture_needs_the_memory_of_graphs(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Enough of its steps are left for another graph to be captured."""
     engine = hurried(gpu, monkeypatch)
-    own = [batch(candidate(quick(prompt=prompt))) for prompt in PROMPTS[:2]]
+    own = [batch(candidate(quick(prompt=prompt, steps=9))) for prompt in PROMPTS[:2]]
     expected = drawn(engine, own)
     with monkeypatch.context() as short:
         finish = engine._decoder.finish
@@ -378,3 +380,46 @@ def test_pictures_do_not_wait_for_the_next_batch_to_be_read(
     list(engine.draw(own[0], own[1:]))
 
     assert engine._next is None
+
+
+def test_a_few_steps_are_taken_ahead_once_the_device_has_all_pictures_of_this_batch(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = hurried(gpu, monkeypatch)
+    own = [batch(candidate(quick(prompt=prompt)), None) for prompt in PROMPTS[:2]]
+    drawn(engine, own)
+    done = list[Any]()
+    take, decode = Sampling.take, engine._decoder.begin
+
+    def taking(sampling: Sampling, steps: int | None = None) -> torch.Tensor:
+        done.append(steps)
+        return take(sampling, steps)
+
+    def decoding(latents: torch.Tensor) -> Decoding:
+        done.append("decode")
+        return decode(latents)
+
+    monkeypatch.setattr(Sampling, "take", taking)
+    monkeypatch.setattr(engine._decoder, "begin", decoding)
+    drawn(engine, own)
+
+    assert done == [None, "decode", 2, None, "decode"]
+
+
+def test_nothing_is_begun_ahead_that_must_be_captured_or_loaded_first(
+    gpu: Gpu, controlnet: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hint = control(controlnet, write_map(tmp_path / "map.png", TINY))
+    one, other = batch(candidate(quick())), batch(candidate(quick(size=LOW)))
+    loading = batch(candidate(quick(control=hint)))
+    engine = hurried(gpu, monkeypatch)
+    engine._painter.graphs._refused.update(loading.keys)
+    drawn(engine, [one, one])
+    for following in (other, loading):
+        list(engine.draw(one, [following]))
+        assert engine._next is None
+
+    list(engine.draw(loading, []))
+    list(engine.draw(one, [loading]))
+    assert engine._next
+    assert engine._next.batch is loading

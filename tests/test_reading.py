@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,39 @@ def test_an_equal_batch_is_not_taken_for_the_one_that_was_read(
     assert sorted(disk.read) == [1, 2, 2]
 
 
+def test_what_was_read_is_there_until_it_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk()
+    ahead, (one, two) = at(disk, monkeypatch), map(numbered, (1, 2))
+    found = ahead.read(one, [two])
+    assert ahead.read(one, [two]) is found
+    ahead.read(two, [])
+    assert sorted(disk.read) == [1, 2]
+
+    ahead.forget()
+    ahead.read(two, [])
+    assert sorted(disk.read) == [1, 2, 2]
+
+
+def test_a_batch_is_there_once_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(held=[2], errors={3: ValueError("no noise")})
+    ahead, (one, two, three) = at(disk, monkeypatch), map(numbered, (1, 2, 3))
+    ahead.read(one, [two])
+    assert disk.begun.wait(PATIENCE)
+    assert not ahead.has(two)
+    disk.go.set()
+    finish(ahead)
+    assert [each for each in (one, two, three) if ahead.has(each)] == [two]
+
+    ahead.read(two, [three])
+    finish(ahead)
+    assert not ahead.has(three)
+
+
+def finish(ahead: Reading) -> None:
+    assert ahead._ahead
+    wait([ahead._ahead.read], PATIENCE)
+
+
 @pytest.mark.parametrize("error", [ValueError("no noise"), MemoryError(), Panic()])
 def test_what_goes_wrong_ahead_is_raised_by_its_own_batch(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
@@ -220,7 +254,9 @@ def test_a_lora_that_cannot_be_read_ahead_is_left_to_its_batch(tmp_path: Path) -
     bad.file.write_bytes(bad.file.read_bytes()[:-1])
     reader, next_one = fresh(), numbered(2, good, bad)
     reader.read(numbered(1), [next_one])
+    finish(reader)
 
+    assert not reader.has(next_one)
     assert reader.read(next_one, []).loras == []
 
 

@@ -395,6 +395,7 @@ def test_a_kernel_is_told_by_its_name() -> None:
             "convolutions"
         ),
         "nvjet_sm90_hsh_256x128_64x4_2x1_v_bz_coopA_bias_TNT": "products",
+        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64": "products",
         "_add_layer_norm": "our kernels",
         "Memcpy DtoH (Device -> Pinned)": "copies",
         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>": (

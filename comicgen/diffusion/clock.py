@@ -7,7 +7,10 @@ import torch
 
 
 class Clock:
-    """Seconds between two points of the work of a device, on its current stream."""
+    """Seconds between points of the work of a device, on its current stream.
+
+    It stops at every second point, and goes on at the next.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -23,9 +26,9 @@ class Clock:
         self._points.append(event)
 
     def seconds(self) -> float:
-        """From the first point to the last, which a GPU is waited for to reach."""
-        begun, ended = self._points[0], self._points[-1]
+        """In which it went, up to the last point, which a GPU is waited for to reach."""
+        spans = list(zip(self._points[::2], self._points[1::2], strict=True))
         if not self._on_gpu:
-            return float(ended - begun)
-        ended.synchronize()
-        return float(begun.elapsed_time(ended) / 1e3)
+            return float(sum(ended - begun for begun, ended in spans))
+        self._points[-1].synchronize()
+        return float(sum(begun.elapsed_time(ended) for begun, ended in spans) / 1e3)

@@ -47,23 +47,30 @@ STEPS_AHEAD = 3
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A batch of which nothing is missing but steps; without any where no lane can be drawn."""
+    """A batch of which nothing is missing but steps; without any where no lane can be drawn.
+
+    `captured` are the seconds of all captures before it.
+    """
 
     batch: Batch
-    read: Read
     failed: list[Failed]
     lanes: list[Lane | None]
     steps: Sampling | None
     clock: Clock
+    captured: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Denoised:
-    """The candidates that failed, and the latents (1, C, h, w) of the others."""
+    """The candidates that failed, and the latents (1, C, h, w) of the others.
+
+    The clock has run while the device denoised them, and so many seconds captured graphs.
+    """
 
     failed: list[Failed]
     latents: list[tuple[Candidate, Tensor]]
     clock: Clock
+    captured: float = 0.0
 
 
 class DiffusionEngine:
@@ -147,20 +154,12 @@ class DiffusionEngine:
             DeviceLost: the device does not answer any more.
         """
         self._capture_ahead(batch, upcoming)
-        captured = self._painter.graphs.seconds
-        try:
-            with self._place.working():
-                read = self._read(batch, upcoming)
-                drawn = self._roomy(lambda: self._denoise(batch, read))
-        except CandidateError as error:
-            failed = [Failed(each, str(error)) for each in batch.candidates]
-            drawn = _Denoised(failed, [], Clock(self._place.device))
-        captured = self._painter.graphs.seconds - captured
+        drawn = self._denoised(batch, upcoming)
         yield from drawn.failed
         begun = [(candidate, self._begin_decoding(own)) for candidate, own in drawn.latents]
         self._begin_next(upcoming)
         for candidate, decoding in begun:
-            yield self._finish_decoding(candidate, decoding, drawn.clock, captured, batch.bucket)
+            yield self._finish_decoding(candidate, decoding, drawn, batch.bucket)
         yield from self._painter.graphs.tell()
         if self._memory and not upcoming:
             peak, name = self._memory.peak / 2**30, torch.cuda.get_device_name(self._place.device)
@@ -177,6 +176,7 @@ class DiffusionEngine:
         Raises:
             DeviceLost: the device does not answer any more.
         """
+        self._next = None
         for key, controlnet in keys.items():
             with suppress(CandidateError), self._place.working():
                 self._painter.capture(key, controlnet)
@@ -203,25 +203,35 @@ class DiffusionEngine:
             with suppress(CandidateError), self._place.working():
                 self._painter.capture(key, controlnet)
 
-    def _read(self, batch: Batch, upcoming: Sequence[Batch]) -> Read:
-        if self._next and self._next.batch is batch:
-            return self._next.read
-        self._next = None
-        return self._reading.read(batch, upcoming)
+    def _denoised(self, batch: Batch, upcoming: Sequence[Batch]) -> _Denoised:
+        try:
+            with self._place.working():
+                read = self._reading.read(batch, upcoming)
+                return self._roomy(lambda: self._denoise(batch, read))
+        except CandidateError as error:
+            failed = [Failed(each, str(error)) for each in batch.candidates]
+            return _Denoised(failed, [], Clock(self._place.device))
+        finally:
+            self._reading.forget()
 
     def _denoise(self, batch: Batch, read: Read) -> _Denoised:
-        begun, self._next = self._next or self._begin(batch, read), None
+        begun, self._next = self._next, None
+        if begun is None or begun.batch is not batch:
+            begun = self._begin(batch, read)
+        else:
+            begun.clock.mark()
         if begun.steps is None:
             return _Denoised(begun.failed, [], begun.clock)
         latents = begun.steps.take()
         begun.clock.mark()
         pairs = enumerate(zip(batch.lanes, begun.lanes, strict=True))
         own = [(each, latents[i : i + 1]) for i, (each, lane) in pairs if each and lane]
-        return _Denoised(begun.failed, own, begun.clock)
+        captured = self._painter.graphs.seconds - begun.captured
+        return _Denoised(begun.failed, own, begun.clock, captured)
 
     def _begin(self, batch: Batch, read: Read) -> _Begun:
         """All that comes before the first step of those candidates that can be drawn."""
-        clock = Clock(self._place.device)
+        clock, captured = Clock(self._place.device), self._painter.graphs.seconds
         clock.mark()
         self._loras.set(batch.loras, read.loras)
         read.loras.clear()  # the next set is being read
@@ -236,7 +246,7 @@ class DiffusionEngine:
             else:
                 lanes.append(self._lane(candidate, image))
         steps = self._painter.paint(batch, lanes, read.noise) if any(lanes) else None
-        return _Begun(batch, read, failed, lanes, steps, clock)
+        return _Begun(batch, failed, lanes, steps, clock, captured)
 
     def _lane(self, candidate: Candidate, image: Tensor | None) -> Lane:
         panel, control = candidate.panel, candidate.panel.control
@@ -256,8 +266,9 @@ class DiffusionEngine:
     def _begin_next(self, upcoming: Sequence[Batch]) -> None:
         """Give a GPU the next batch's first steps, to do while this one's pictures are taken.
 
-        Only where nothing must be waited for: no file, no ControlNet, no capture. What fails here
-        fails again in its own batch, and is told there.
+        Only where no file, no ControlNet and no capture must be waited for. Another LoRA set waits
+        for this one's pictures to be decoded. What fails here fails again in its own batch, and
+        is told there.
         """
         if not (self._ahead and upcoming):
             return
@@ -267,6 +278,7 @@ class DiffusionEngine:
                 begun = self._begin(batch, self._reading.read(batch, upcoming[1:]))
                 if begun.steps:
                     begun.steps.take(self._ahead)
+                begun.clock.mark()
                 self._next = begun
 
     def _begin_decoding(self, latents: Tensor) -> Decoding | CandidateError:
@@ -288,8 +300,7 @@ class DiffusionEngine:
         self,
         candidate: Candidate,
         decoding: Decoding | CandidateError,
-        drawing: Clock,
-        captured: float,
+        drawn: _Denoised,
         bucket: Bucket,
     ) -> Event:
         """Its seconds are its share of the drawing, without captures, and its own decoding."""
@@ -298,7 +309,7 @@ class DiffusionEngine:
         try:
             with self._place.working():
                 decoded = self._roomy(lambda: self._decoder.finish(decoding))
-                share = max(drawing.seconds() - captured, 0) / bucket.batch
+                share = max(drawn.clock.seconds() - drawn.captured, 0) / bucket.batch
                 seconds = share + decoding.seconds() + decoded.seconds
         except CandidateError as error:
             return Failed(candidate, str(error))

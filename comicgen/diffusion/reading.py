@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Thread
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -30,6 +31,14 @@ class Read:
     loras: list[LoraChanges]
 
 
+class _Ahead(NamedTuple):
+    """A batch that is being read, with so many new LoRAs."""
+
+    batch: Batch
+    loras: int
+    read: Future[Read]
+
+
 class Reading:
     """Reads one batch ahead, in a thread beside the one that draws."""
 
@@ -38,23 +47,34 @@ class Reading:
     ) -> None:
         self._latent_shape = latent_shape
         self._model = model
-        self._ahead: tuple[Batch, Future[Read]] | None = None
+        self._current: tuple[Batch, Read] | None = None
+        self._ahead: _Ahead | None = None
 
     def has(self, batch: Batch) -> bool:
-        """Whether a batch was read ahead, so that `read` waits for nothing."""
-        return self._ahead is not None and self._ahead[0] is batch and self._ahead[1].done()
+        """Whether `read` would wait for nothing, nor who uses it for a LoRA's file."""
+        if self._ahead is None or self._ahead.batch is not batch or not self._ahead.read.done():
+            return False
+        failed = self._ahead.read.exception()
+        return not failed and len(self._ahead.read.result().loras) == self._ahead.loras
 
     def read(self, batch: Batch, upcoming: Sequence[Batch]) -> Read:
-        """What this batch needs; the next one is begun as soon as this one is there."""
-        if self._ahead and self._ahead[0] is batch:
-            found = self._ahead[1].result()
-        else:
-            found = self._read(batch)
-        self._ahead = None
-        if upcoming:
-            new = upcoming[0].loras if upcoming[0].loras != batch.loras else ()
-            self._ahead = upcoming[0], self._begin(upcoming[0], new)
-        return found
+        """What this batch needs, until `forget`; the next one is begun once this one is there."""
+        if self._current is None or self._current[0] is not batch:
+            self._current = batch, self._taken(batch)
+            if upcoming and not (self._ahead and self._ahead.batch is upcoming[0]):
+                new = upcoming[0].loras if upcoming[0].loras != batch.loras else ()
+                self._ahead = _Ahead(upcoming[0], len(new), self._begin(upcoming[0], new))
+        return self._current[1]
+
+    def forget(self) -> None:
+        """Let go what the last batch needed."""
+        self._current = None
+
+    def _taken(self, batch: Batch) -> Read:
+        if self._ahead is None or self._ahead.batch is not batch:
+            return self._read(batch)
+        ahead, self._ahead = self._ahead, None
+        return ahead.read.result()
 
     def _begin(self, batch: Batch, loras: Sequence[Lora]) -> Future[Read]:
         """Read a batch in a thread that does not keep the process, should a disk never answer."""

@@ -16,7 +16,7 @@ KINDS = {
     "attention": r"flash|fmha|sdpa|attention",
     "our kernels": r"^_(channel_moments|group_affine|affine|add|add_layer_norm|geglu|quarters"
     r"|interleave|weigh)",
-    "convolutions": r"conv|fprop|xmma|im2col|nchwTo|nhwcTo",
+    "convolutions": r"conv|fprop|im2col|nchwTo|nhwcTo",
     "products": r"gemm|nvjet|cutlass|splitK|cublas",
     "copies": r"^Mem(cpy|set)",
 }
