@@ -68,14 +68,8 @@ class Calibration:
         self._remember({"numerics": measured.numerics, "bucket": told["bucket"], **known})
 
     def opened(self, numerics: str, seconds: float) -> None:
-        """Remember how long opening an engine took: the longest ever `cold`, the shortest `warm`.
-
-        A plan counts the shortest, in which nothing came from a slow disk.
-        """
-        former = self._known.get(_key({"numerics": numerics}), {})
-        cold = max(seconds, former.get("cold", seconds))
-        warm = min(seconds, former.get("warm", seconds))
-        self._remember({"numerics": numerics, "cold": cold, "warm": warm})
+        """Remember how long opening an engine took: the longest ever, as `cold`, and shortest."""
+        self._remember({"numerics": numerics, "cold": seconds, "warm": seconds})
 
     def save(self) -> None:
         """Add what is new to the file, beside what others have added meanwhile."""
@@ -138,8 +132,19 @@ def _key(row: Row) -> str:
 
 
 def _merged(older: Mapping[str, Row], newer: Mapping[str, Row]) -> dict[str, Row]:
-    """All rows; in each what is newer, and what only the older one has."""
-    return {**older, **{key: {**older.get(key, {}), **row} for key, row in newer.items()}}
+    """All rows; in each what is newer, and what only the older one has.
+
+    Of openings the shortest and the longest of either.
+    """
+    return {**older, **{key: _joined(older.get(key, {}), row) for key, row in newer.items()}}
+
+
+def _joined(older: Row, newer: Row) -> Row:
+    both = {**older, **newer}
+    for name, choose in (("warm", min), ("cold", max)):
+        if found := [row[name] for row in (older, newer) if name in row]:
+            both[name] = choose(found)
+    return both
 
 
 def _read(file: Path | None) -> dict[str, Row]:

@@ -145,6 +145,17 @@ def test_opening_remembers_the_longest_and_the_shortest(cache: Path, model: Path
     assert Calibration.here(GPU, model).figures(GPU).opening == {"plain": 4.0}
 
 
+def test_openings_of_runs_at_once_are_joined(cache: Path, model: Path) -> None:
+    one, other = (Calibration.here(GPU, model) for _ in range(2))
+    one.opened("plain", 4.0)
+    other.opened("plain", 9.0)
+    one.save()
+    other.save()
+
+    [row] = json.loads(next(cache.glob("calibration-*.json")).read_text())["rows"]
+    assert (row["cold"], row["warm"]) == (9.0, 4.0)
+
+
 def test_fused_numerics_of_another_recipe_are_not_taken_for_those_of_now(
     cache: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import get_args
 
 import pytest
-from plan_stories import SQUARE, WIDE, control, panel, past, remembered, story
+from hypothesis import given, settings
+from plan_stories import SQUARE, WIDE, control, panel, past, remembered, stories, story
 from test_plan_measured import Paces, figures
 
 from comicgen.numerics import Numerics
@@ -15,13 +17,16 @@ from comicgen.plan import (
     Memory,
     Plan,
     Terms,
+    choosing,
     every_candidate,
     every_graph,
     numerics_for,
     plan,
 )
 from comicgen.plan.choosing import numerics_by_size
+from comicgen.plan.lanes import assign, every_work
 from comicgen.sizes import Size
+from comicgen.storyboard import Storyboard
 
 TALL = Size(64, 96)
 
@@ -76,6 +81,21 @@ class TestFolder:
         known = figures(storyboard, {"plain": 1.0, "fused": 0.8}, sizes=[WIDE])
 
         assert numerics_for(storyboard, Terms(8, figures=known)) == "fused"
+
+
+@given(stories())
+@settings(max_examples=30)
+def test_an_arm_is_what_a_plan_of_it_would_take(storyboard: Storyboard) -> None:
+    known = figures(storyboard, {"plain": 1.0, "fused": 0.8})
+    for insisted in (False, True):
+        terms = Terms(8, figures=known, insisted=insisted)
+        arms = choosing._arms(every_work(storyboard), terms)
+        for kind in get_args(Numerics):
+            own = replace(terms, numerics=kind)
+            took = choosing.seconds(assign(every_candidate(storyboard, Memory()), own), own)
+            assert took is not None
+            expected = pytest.approx(sum(took))
+            assert sum(getattr(each, kind) for each in arms.values()) == expected
 
 
 class TestSizes:

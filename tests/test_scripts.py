@@ -340,23 +340,30 @@ def test_the_benchmark_names_its_parts(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_torch_compile_did_in_its_time_counts_when_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A try that crashed counts for nothing."""
     setting, seen = SimpleNamespace(kept=tmp_path), list[bool]()
+    first, steady = {cold.FIRST: 5.0}, {"theirs": {}, "ours": {}}
+    tries = [
+        {"ended": cold.UNFINISHED},
+        {**first, "ended": cold.UNFINISHED},
+        {cold.FIRST: 1.0, **steady},
+        {"ended": "with 1"},
+        {**first, **steady},
+    ]
 
     def child(arm: str, _: object, caches: Path, limit: float) -> dict[str, Any]:
         seen.append((caches / "compiled").exists())
         (caches / "compiled").touch()
         assert (arm, limit) == ("max-autotune", cold.LIMIT)
-        done = {"to the first pictures": 5.0}
-        return done if len(seen) > 1 else {"ended": "after 420 s, unfinished"}
+        return dict(tries[len(seen) - 1])
 
     monkeypatch.setattr(cold, "_child", child)
-    first, second, anew = (cold._patiently("max-autotune", setting) for _ in range(3))
+    told = [cold._patiently("max-autotune", setting) for _ in tries]
 
-    assert first["ended"]
-    assert second["to the first pictures"] == first["to the first pictures"] + 5
-    assert second["earlier tries"] == first["to the first pictures"]
-    assert anew["to the first pictures"] == 5
-    assert seen == [False, True, False]
+    late = cold.LIMIT + 5
+    assert [each.get(cold.FIRST) for each in told] == [None, late, late, None, 5]
+    assert [each["earlier tries"] for each in told] == [0, cold.LIMIT, 2 * cold.LIMIT, 0, 0]
+    assert seen == [False, True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +371,7 @@ def test_what_torch_compile_did_in_its_time_counts_when_it_goes_on(
     [
         ("exit 0", {"first": 2}),
         ("kill -SEGV $$", {"first": 2, "ended": "with -11"}),
-        ("sleep 60", {"first": 2, "ended": "after 2 s, unfinished"}),
+        ("sleep 60", {"first": 2, "ended": cold.UNFINISHED}),
     ],
 )
 def test_what_a_process_told_before_it_ended_is_kept(

@@ -34,11 +34,11 @@ def calibrate(
     if not as_json:
         times = f", each with {' and '.join(kinds)} numerics" if len(kinds) > 1 else ""
         say(f"measuring {count(len(graphs), 'bucket')}{times}")
-    engines.open(kinds[0])  # reads the disk, which must not count against what comes first
-    engines.close(kinds[0])
     missing: list[str] = []
     for kind in kinds:
         try:
+            engines.open(kind)  # reads a cold disk and compiles kernels, as only the first does
+            engines.close(kind)
             engine = engines.open(kind)
         except NumericsError as error:
             if wish != "auto":

@@ -110,7 +110,7 @@ class Situation:
             )
         if wish != "auto" or own or here.why_not_fused:
             return own or ("plain" if wish == "auto" else wish)
-        terms = Terms(self.lanes, self.captured, figures=self.figures)
+        terms = Terms(self.lanes, self.captured, figures=self.figures, insisted=self.insisted)
         return numerics_for(self.storyboard, terms)
 
     def _cure(self, wish: Wish) -> str:

@@ -59,7 +59,7 @@ def seconds(batches: Sequence[Batch], terms: Terms) -> list[float] | None:
 
     None where any of it was not measured.
     """
-    skipped, new = without(batches, terms), set(_steps(batches))
+    skipped, done = without(batches, terms), Counter[GraphKey]()
     each = []
     for batch in batches:
         decode = terms.figures.decode.get((batch.numerics, batch.bucket.size))
@@ -71,12 +71,10 @@ def seconds(batches: Sequence[Batch], terms: Terms) -> list[float] | None:
             if figure is None:
                 return None
             graph = terms.captured and key not in skipped
-            if graph and key not in new:
-                assert figure.replayed is not None
-                took += figure.replayed * steps
-            else:
-                took += figure.seconds(steps, graph)
-            new.discard(key)
+            took += figure.seconds(done[key] + steps, graph)
+            if done[key]:
+                took -= figure.seconds(done[key], graph)
+            done[key] += steps
         each.append(took)
     return each
 

@@ -28,6 +28,9 @@ REGIONAL = "regional"
 LIMIT = 420.0
 """Seconds that their arm has in one go."""
 
+FIRST = "to the first pictures"
+UNFINISHED = "when its time was over"
+
 _CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "COMICGEN_CACHE")
 
 
@@ -69,35 +72,40 @@ def _against(mode: str, setting: Setting) -> dict[str, Any]:
     say(f"{mode}: ours {mine}")
     theirs = _patiently(mode, setting)
     say(f"{mode}: theirs {theirs}")
-    start = theirs["to the first pictures"] / mine["to the first pictures"]
-    told = {"ours": mine, "theirs": theirs, "to the first": judged(start, START)}
+    told = {"ours": mine, "theirs": theirs}
+    if FIRST in theirs:
+        start = theirs[FIRST] / mine[FIRST]
+        told["to the first"] = judged(start, START)
+        say(f"{mode}: to the first pictures theirs / ours {start:.1f}, floor {START}")
     if "theirs" in theirs:
         steady = theirs["theirs"]["median"] / theirs["ours"]["median"]
         told["steady"] = judged(steady, STEADY)
         say(f"{mode}: theirs / ours {steady:.3f}, floor {STEADY}")
-    say(f"{mode}: to the first pictures theirs / ours {start:.1f}, floor {START}")
     return told
 
 
 def _patiently(mode: str, setting: Setting) -> dict[str, Any]:
     """What their arm tells, or told before it died or its time was over.
 
-    What it has compiled is kept where the results are, so that the part named once more goes on;
-    the seconds of all tries are added.
+    What it compiled in its time is kept where the results are, so that the part named once more
+    goes on; then the seconds of its tries are added.
     """
     with tempfile.TemporaryDirectory() as passing:
         caches = (setting.kept or Path(passing)) / mode
         caches.mkdir(parents=True, exist_ok=True)
-        spent = caches / "seconds"
-        earlier = float(spent.read_text()) if spent.exists() else 0.0
-        begun = time.time()
+        notes = caches / "earlier.json"
+        earlier = json.loads(notes.read_text()) if notes.exists() else {"seconds": 0.0}
         told = _child(mode, setting, caches, LIMIT)
-        first = earlier + told.get("to the first pictures", time.time() - begun)
-        if "to the first pictures" in told:
-            shutil.rmtree(caches)
+        if FIRST in told:
+            earlier.setdefault(FIRST, round(earlier["seconds"] + told[FIRST], 3))
+        told |= {name: value for name, value in earlier.items() if name == FIRST}
+        told["earlier tries"] = earlier["seconds"]
+        if told.get("ended") == UNFINISHED:
+            earlier["seconds"] += LIMIT
+            notes.write_text(json.dumps(earlier))
         else:
-            spent.write_text(str(first))
-    return {**told, "earlier tries": round(earlier, 3), "to the first pictures": round(first, 3)}
+            shutil.rmtree(caches)
+    return told
 
 
 def _child(arm: str, setting: Setting, caches: Path, limit: float | None = None) -> dict[str, Any]:
@@ -115,14 +123,22 @@ def _child(arm: str, setting: Setting, caches: Path, limit: float | None = None)
     ended = {}
     try:
         out, _ = child.communicate(pickle.dumps(setting), limit)
+        if child.returncode:
+            ended = {"ended": f"with {child.returncode}"}
     except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)  # with those that compile for it
+        _kill(child)
         out, _ = child.communicate()
-        ended = {"ended": f"after {limit:.0f} s, unfinished"}
-    if child.returncode and not ended:
-        ended = {"ended": f"with {child.returncode}"}
+        ended = {"ended": UNFINISHED}
+    except BaseException:
+        _kill(child)
+        raise
     lines = [line for line in out.splitlines() if line.startswith(b"{")]
     told: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     if arm == "ours" and ended:
         raise RuntimeError(f"comicgen's process ended {ended['ended']}")
     return told | ended
+
+
+def _kill(child: "subprocess.Popen[bytes]") -> None:
+    """With those that compile for it."""
+    os.killpg(child.pid, signal.SIGKILL)
