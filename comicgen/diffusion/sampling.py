@@ -61,7 +61,7 @@ class Sampling:
             moment = self._timesteps[step].expand(len(scaled))
             prediction = self._model(scaled, moment, step)
             added = {"noise": self._noise[step + 1]} if len(self._noise) > 1 else {}
-            [self._latents] = self._scheduler.step(
+            self._latents = self._scheduler.step(
                 prediction, timestep, self._latents, return_dict=False, **added
-            )[:1]
+            )[0]
         return self._latents
