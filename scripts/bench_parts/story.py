@@ -26,7 +26,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     """
     storyboard = stories.story("story", setting, setting.panels, setting.steps, CANDIDATES)
     diffusers = Diffusers(setting)
-    _warm_up(setting, diffusers)
+    cold = _warm_up(setting, diffusers)
     trials = try_loras(diffusers, storyboard)
     fused = frozenset(trial.loras for trial in trials if trial.fuse)
     mine, others = [], []
@@ -44,6 +44,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         "candidates": CANDIDATES,
         "sizes": [str(size) for size in setting.sizes],
         "with ControlNet": sum(panel.control is not None for panel in storyboard.panels),
+        "cold": cold,
         "LoRAs of theirs": [trial.to_json() for trial in trials],
         "ours": [each.to_json() for each in mine],
         "theirs": [each.to_json() for each in others],
@@ -53,12 +54,15 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _warm_up(setting: Setting, diffusers: Diffusers) -> None:
-    """A story of few steps, drawn by both."""
+def _warm_up(setting: Setting, diffusers: Diffusers) -> dict[str, Any]:
+    """A story of few steps, drawn by both: what the first use of everything takes."""
     panels = min(WARM_UP, setting.panels)
     short = stories.story("warm-up", setting, panels, min(2, setting.steps), CANDIDATES)
-    ours.render_story(short.path, setting, "ours-warm-up")
-    Loop(diffusers, (), setting.folder / "theirs-warm-up").run(short)
+    mine = ours.render_story(short.path, setting, "ours-warm-up")
+    theirs = Loop(diffusers, (), setting.folder / "theirs-warm-up").run(short)
+    say(f"story    cold     ours   {mine}")
+    say(f"story    cold     theirs {theirs}")
+    return {"panels": panels, "ours": mine.to_json(), "theirs": theirs.to_json()}
 
 
 def _difference(one: Path, other: Path) -> float:
