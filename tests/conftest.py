@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import comicgen.diffusion  # noqa: F401 - sets how torch's threads wait, before torch is loaded
+from comicgen.plan import prices
 
 if TYPE_CHECKING:
     from recordings import Gpu
@@ -41,6 +42,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Digests are remembered in a folder of the tests' own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMICGEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _settled_prices() -> Iterator[None]:
+    """Tests of plans go by prices that stay, whatever steps are measured to take."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prices, "_STEP", {1: 282, 2: 535, 4: 1060, 8: 2100, 16: 4380})
         yield
 
 

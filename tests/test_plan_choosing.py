@@ -84,7 +84,7 @@ class TestFolder:
 
 
 @given(stories())
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_an_arm_is_what_a_plan_of_it_would_take(storyboard: Storyboard) -> None:
     known = figures(storyboard, {"plain": 1.0, "fused": 0.8})
     for insisted in (False, True):

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from plan_stories import LANES, MANY, SQUARE, lanes, lora, panel, stories, story
 
 from comicgen.plan import LADDER, Bucket, GraphKey, Memory, Plan, Terms, plan
+from comicgen.plan import prices as plan_prices
 from comicgen.plan.packing import cover, pack
 from comicgen.plan.prices import Prices, Work, fixed_first_use, fixed_step, of_lanes, prices
 from comicgen.storyboard import Panel, Storyboard
+
+OF_NOW = plan_prices._STEP
 
 PLAIN = GraphKey(Bucket(1, SQUARE, 1, 0, guided=True))
 LINEART, DEPTH = (GraphKey(Bucket(1, SQUARE, 1, 1, guided=True), name) for name in ("l", "d"))
@@ -207,11 +210,19 @@ def test_a_cover_is_the_cheapest_of_all_that_there_are_whatever_the_prices(
     assert sum(map(price, cover(count, sizes, price))) == least[count]
 
 
+@pytest.fixture
+def _of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prices of the plan itself, for which the tests have others."""
+    monkeypatch.setattr(plan_prices, "_STEP", OF_NOW)
+
+
+@pytest.mark.usefixtures("_of_now")
 def test_sixteen_side_by_side_are_dearer_than_twice_eight_and_never_chosen() -> None:
     assert fixed_step(16) > 2 * fixed_step(8)
     assert sizes_of_last(story(panel(candidates=32, steps=MANY)), batch=16) == [8] * 4
 
 
+@pytest.mark.usefixtures("_of_now")
 @pytest.mark.parametrize(("lanes", "seconds"), [(1, 0.6), (8, 1.0), (16, 2.0)])
 def test_the_fixed_price_of_a_first_use_is_near_to_what_was_measured(
     lanes: int, seconds: float
