@@ -123,6 +123,16 @@ def manifest(story: Path) -> dict[str, Any]:
     return found
 
 
+def calibrate_for_a_plain_size(
+    comicgen: Comicgen, story: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wider pictures are quicker with plain numerics, the others with fused ones."""
+    edit(story, "steps: 4", "steps: 100")
+    set_paces(monkeypatch, plain=1.0, fused=0.5, fused_wide=1.5)
+    comicgen("calibrate")
+    opened.clear()
+
+
 class TestFolder:
     def test_a_new_folder_on_a_gpu_is_fused_and_says_so_everywhere(
         self, comicgen: Comicgen, opened: Opened, story: Path
@@ -167,10 +177,7 @@ class TestFolder:
     def test_fused_numerics_are_tried_before_a_folder_has_them_though_plain_sizes_come_first(
         self, comicgen: Comicgen, story: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        edit(story, "steps: 4", "steps: 100")
-        set_paces(monkeypatch, plain=1.0, fused=0.5, fused_wide=1.5)
-        comicgen("calibrate")
-        opened.clear()
+        calibrate_for_a_plain_size(comicgen, story, opened, monkeypatch)
         assert comicgen("render", "-p", "p01").code == 0
         comicgen("render", "-p", "p01", "--redo")
         assert [environment.kind for environment, _ in opened] == ["fused", "plain", "plain"]
@@ -377,10 +384,7 @@ class TestRender:
     def test_a_size_that_is_quicker_so_is_drawn_plain_and_stays_so(
         self, comicgen: Comicgen, opened: Opened, story: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        edit(story, "steps: 4", "steps: 100")
-        set_paces(monkeypatch, plain=1.0, fused=0.5, fused_wide=1.5)
-        comicgen("calibrate")
-        opened.clear()
+        calibrate_for_a_plain_size(comicgen, story, opened, monkeypatch)
         assert comicgen("render", "-p", "p02", "--json").drawn == ["p02-c01", "p02-c02"]
         assert [line["size"]["width"] for line in journal(story, "settled")] == [256]
         comicgen("render")

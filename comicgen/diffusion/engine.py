@@ -164,7 +164,8 @@ class DiffusionEngine:
         if self._memory and not upcoming:
             peak, name = self._memory.peak / 2**30, torch.cuda.get_device_name(self._place.device)
             yield Note(f"attention by {self._attention.name} kernels")
-            if not self._model.fused and (reason := self._why_without_kernels()):
+            place = self._place.device
+            if not self._model.fused and (reason := why_without_kernels(place, self._model.dtype)):
                 yield Note(f"group norms and biases by torch's slower kernels: {reason}")
             yield Note(f"peak memory {peak:.2f} GiB on {name}")
 
@@ -314,9 +315,6 @@ class DiffusionEngine:
         except CandidateError as error:
             return Failed(candidate, str(error))
         return Drawn(candidate, decoded.image, seconds, decoded.notes)
-
-    def _why_without_kernels(self) -> str:
-        return why_without_kernels(self._place.device, self._model.dtype)
 
     def _roomy(self, work: Callable[[], _Result]) -> _Result:
         """The work's result; where memory runs out, tried again in the room that graphs held."""

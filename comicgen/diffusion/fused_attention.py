@@ -115,14 +115,11 @@ class Transformer(nn.Module):
         self, hidden_states: Tensor, encoder_hidden_states: Tensor, **_: Any
     ) -> tuple[Tensor]:
         """(R, C, H, W) and `TextKeys` (R, 77, T) -> (R, C, H, W)."""
-        rows, channels, height, width = hidden_states.shape
-        tokens = self.norm(hidden_states).permute(0, 2, 3, 1).view(rows, -1, channels)
-        x, pending = self.proj_in(tokens), None
+        x, pending = self.proj_in(_tokens(self.norm(hidden_states))), None
         for block in self.transformer_blocks:
             x, pending = block(x, pending, encoder_hidden_states)
         projected = self.proj_out(x if pending is None else x + pending)
-        picture = projected.view(rows, height, width, channels).permute(0, 3, 1, 2)
-        return (picture + hidden_states,)
+        return (_picture(projected, hidden_states) + hidden_states,)
 
 
 class TextKeys(nn.Module):
@@ -169,12 +166,10 @@ class PixelAttention(nn.Module):
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         """(R, C, H, W) -> (R, C, H, W)."""
-        rows, channels, height, width = hidden_states.shape
-        tokens = self.group_norm(hidden_states).permute(0, 2, 3, 1).view(rows, -1, channels)
+        tokens = _tokens(self.group_norm(hidden_states))
         query, key, value = self.to_q(tokens), self.to_k(tokens), self.to_v(tokens)
         attended = self.to_out[0](_attend(query, key, value, heads=1))
-        picture = attended.view(rows, height, width, channels).permute(0, 3, 1, 2)
-        return torch.add(hidden_states, picture, alpha=self.gain)
+        return torch.add(hidden_states, _picture(attended, hidden_states), alpha=self.gain)
 
 
 def _is_plain_attention(layer: Any) -> bool:
@@ -198,6 +193,18 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
         each.view(*each.shape[:2], heads, -1).transpose(1, 2) for each in (query, key, value)
     )
     return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+
+
+def _tokens(picture: Tensor) -> Tensor:
+    """A channels_last picture (R, C, H, W) as (R, H * W, C)."""
+    rows, channels = picture.shape[:2]
+    return picture.permute(0, 2, 3, 1).view(rows, -1, channels)
+
+
+def _picture(tokens: Tensor, like: Tensor) -> Tensor:
+    """The inverse of `_tokens`, for a picture of this shape."""
+    rows, channels, height, width = like.shape
+    return tokens.view(rows, height, width, channels).permute(0, 3, 1, 2)
 
 
 def _side_by_side(parameters: Sequence[Tensor]) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from comicgen.diffusion import fused_operations
+from comicgen.diffusion.trial import why_not
 from comicgen.diffusion.workplace import exact_convolutions
-from comicgen.errors import first_line
 
 _NEAR = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 """Relative distances that rounding leaves."""
@@ -18,15 +18,13 @@ _NEAR = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 @cache
 def why_not_fused(device: torch.device, dtype: torch.dtype) -> str:
     """Why fused kernels cannot be used; empty where they can. Compiles them on a new machine."""
-    try:
-        with torch.cuda.device(device), torch.inference_mode(), exact_convolutions():
-            types = {dtype, torch.float16}  # a VAE is in float16 whatever the rest is in
-            wrong = sorted({name for own in types for name in wrong_operations(device, own)})
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - what a compiler and its parts may raise is theirs
-        return f"Triton does not work: {first_line(error)}"
-    return f"{', '.join(wrong)} would be wrong" if wrong else ""
+    types = {dtype, torch.float16}  # a VAE is in float16 whatever the rest is in
+
+    def wrong() -> list[str]:
+        with torch.inference_mode(), exact_convolutions():
+            return [name for own in types for name in wrong_operations(device, own)]
+
+    return why_not(device, wrong, "would be wrong")
 
 
 def wrong_operations(device: torch.device, dtype: torch.dtype) -> Iterator[str]:

@@ -74,16 +74,7 @@ class ResnetBlock(nn.Module):
                 block.time_embedding_norm == "default"
                 or (block.time_embedding_norm == "group" and block.time_emb_proj is None)
             )
-            and block.upsample is None
-            and block.downsample is None
-            and not block.skip_time_act
-            and isinstance(block.nonlinearity, nn.SiLU)
-            and block.dropout.p == 0
-            and block.output_scale_factor == 1
-            and all(
-                each is None or is_plain(each)
-                for each in (block.conv1, block.conv2, block.conv_shortcut)
-            )
+            and is_plain_block(block)
         )
 
     def __init__(self, block: Any) -> None:
@@ -179,4 +170,20 @@ def is_plain(convolution: Any) -> bool:
         and convolution.bias is not None
         and convolution.padding_mode == "zeros"
         and convolution.groups == 1
+    )
+
+
+def is_plain_block(block: ResnetBlock2D) -> bool:
+    """Whether a ResNet block is as SDXL's are, however it takes the timestep."""
+    return (
+        block.upsample is None
+        and block.downsample is None
+        and not block.skip_time_act
+        and isinstance(block.nonlinearity, nn.SiLU)
+        and block.dropout.p == 0
+        and block.output_scale_factor == 1
+        and all(
+            each is None or is_plain(each)
+            for each in (block.conv1, block.conv2, block.conv_shortcut)
+        )
     )

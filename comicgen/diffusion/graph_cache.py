@@ -165,6 +165,7 @@ class GraphCache:
             self._refuse(key, "captured", found.reason)
             return
         self._captured[key] = found
+        settings = sum(each.nbytes for each in example.task.settings.values())
         self._untold.append(
             Measured(
                 self._numerics,
@@ -172,7 +173,7 @@ class GraphCache:
                 eager=found.eager,
                 replayed=found.replayed,
                 first_use=found.seconds,
-                bytes=example.bytes + HELD * sum(map(_bytes, example.task.settings.values())),
+                bytes=example.bytes + HELD * settings,
             )
         )
 
@@ -216,7 +217,3 @@ class GraphCache:
             attention=self._attention,
         )
         self._untold.append(label)
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.nbytes

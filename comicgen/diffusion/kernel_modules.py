@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812 - the field's name for it
 from diffusers.models.resnet import ResnetBlock2D
 from torch import Tensor, nn
 
-from comicgen.diffusion.fused_modules import is_plain
+from comicgen.diffusion.fused_modules import is_plain, is_plain_block
 from comicgen.diffusion.kernels import CHAINS, add, group_norm
 
 
@@ -73,17 +73,7 @@ class ResnetBlock(nn.Module):
     @staticmethod
     def stands_for(block: ResnetBlock2D) -> bool:
         """Whether it does what the block does."""
-        convolutions = block.conv1, block.conv2, block.conv_shortcut
-        return (
-            block.time_embedding_norm == "default"
-            and block.upsample is None
-            and block.downsample is None
-            and not block.skip_time_act
-            and isinstance(block.nonlinearity, nn.SiLU)
-            and block.dropout.p == 0
-            and block.output_scale_factor == 1
-            and all(each is None or is_plain(each) for each in convolutions)
-        )
+        return block.time_embedding_norm == "default" and is_plain_block(block)
 
     def __init__(self, block: ResnetBlock2D) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from diffusers.models.activations import GEGLU
 from diffusers.models.attention import FeedForward
 from torch import Tensor, nn
 
-from comicgen.errors import first_line
+from comicgen.diffusion.trial import why_not
 
 _DIVISORS = ("output_scale_factor", "rescale_output_factor")
 """By which ResNet blocks and attention layers divide what they give, and which are mostly 1."""
@@ -48,16 +48,14 @@ def why_without_kernels(device: torch.device, dtype: torch.dtype) -> str:
     """
     if device.type != "cuda":
         return f"{device} is no GPU"
-    try:
+
+    def wrong() -> list[str]:
         from comicgen.diffusion.kernel_modules import differing
 
-        with torch.cuda.device(device), torch.no_grad():
-            found = [each for own in {dtype, torch.float32} for each in differing(device, own)]
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - what a compiler and its parts may raise is theirs
-        return f"Triton does not work: {first_line(error)}"
-    return f"{', '.join(sorted(found))} would differ from torch's" if found else ""
+        with torch.no_grad():
+            return [each for own in {dtype, torch.float32} for each in differing(device, own)]
+
+    return why_not(device, wrong, "would differ from torch's")
 
 
 class EmbedOnce(nn.Module):

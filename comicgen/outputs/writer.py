@@ -123,7 +123,7 @@ class Outputs:
         return encoding(drawn.image, drawn.candidate, self._storyboard.model)
 
     def keep(self, event: Event, batch: Batch, png: bytes | None) -> None:
-        """Save, or write down, what the engine says of a batch; `png` is what `encode` made."""
+        """Save, or write down, what the engine says of a batch; `png` is the file of a picture."""
         match event:
             case Drawn():
                 assert png is not None
