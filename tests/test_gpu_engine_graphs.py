@@ -183,12 +183,12 @@ def test_two_hundred_switches_leave_every_bit_and_every_place(
     places = [weight.data_ptr() for weight in weights]
 
     def bits(panel: Panel) -> list[torch.Tensor]:
-        replaying._loras.set(panel.loras)
+        replaying._denoising._loras.set(panel.loras)
         return [weight.clone() for weight in weights]
 
     base, first = bits(plain), bits(a)
     for panel in [b, a, plain, a] * 50:
-        replaying._loras.set(panel.loras)
+        replaying._denoising._loras.set(panel.loras)
 
     assert all(torch.equal(*pair) for pair in zip(bits(a), first, strict=True))
     assert all(torch.equal(*pair) for pair in zip(bits(plain), base, strict=True))

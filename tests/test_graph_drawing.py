@@ -53,14 +53,14 @@ def recording(gpu: Gpu, options: GraphOptions = GraphOptions()) -> DiffusionEngi
 def hurried(gpu: Gpu, patch: pytest.MonkeyPatch) -> DiffusionEngine:
     """One that begins with the next batch as it does on a GPU, once that is read."""
     engine = recording(gpu)
-    patch.setattr(engine, "_ahead", 2)
-    has = engine._reading.has
+    patch.setattr(engine._denoising, "_ahead", 2)
+    has = engine._denoising.reading.has
 
     def has_at_last(following: Batch) -> bool:
-        wait([engine._reading._ahead.read] if engine._reading._ahead else [])
+        wait([engine._denoising.reading._ahead.read] if engine._denoising.reading._ahead else [])
         return has(following)
 
-    patch.setattr(engine._reading, "has", has_at_last)
+    patch.setattr(engine._denoising.reading, "has", has_at_last)
     return engine
 
 
@@ -266,7 +266,7 @@ def test_where_memory_runs_out_graphs_are_released_and_the_batch_is_tried_again(
             clear()
             short.undo()
 
-        short.setattr(engine._loras, "set", out_of_memory)
+        short.setattr(engine._denoising._loras, "set", out_of_memory)
         short.setattr(engine._painter.graphs, "clear", enough)
         [events] = drawn(engine, [own])
 
@@ -312,7 +312,9 @@ def test_the_next_batch_is_begun_before_pictures_are_taken_and_changes_none(
     drawn(engine, [*batches, *batches])  # until every bucket is captured
     for at, own in enumerate(batches, start=1):
         for _ in pictures(engine.draw(own, batches[at:])):
-            assert [engine._next and engine._next.batch] == (batches[at : at + 1] or [None])
+            assert [engine._denoising._next and engine._denoising._next.batch] == (
+                batches[at : at + 1] or [None]
+            )
 
     for mine, its in zip(drawn(engine, batches), drawn(eager, batches), strict=True):
         assert_same_bits(mine, its)
@@ -326,8 +328,8 @@ def test_a_batch_that_comes_instead_of_the_begun_one_is_drawn_as_ever(
     own = [batch(candidate(quick(prompt=prompt))) for prompt in PROMPTS[:3]]
     expected = drawn(engine, own)
     list(engine.draw(own[0], own[1:]))
-    assert engine._next
-    assert engine._next.batch is own[1]
+    assert engine._denoising._next
+    assert engine._denoising._next.batch is own[1]
 
     assert_same_bits(list(engine.draw(own[2], [])), expected[2])
     assert_same_bits(list(engine.draw(own[1], [])), expected[1])
@@ -376,10 +378,10 @@ def test_pictures_do_not_wait_for_the_next_batch_to_be_read(
     engine = hurried(gpu, monkeypatch)
     own = [batch(candidate(quick(prompt=prompt))) for prompt in PROMPTS[:2]]
     drawn(engine, own)
-    monkeypatch.setattr(engine._reading, "has", lambda _: False)
+    monkeypatch.setattr(engine._denoising.reading, "has", lambda _: False)
     list(engine.draw(own[0], own[1:]))
 
-    assert engine._next is None
+    assert engine._denoising._next is None
 
 
 def test_a_few_steps_are_taken_ahead_once_the_device_has_all_pictures_of_this_batch(
@@ -417,9 +419,9 @@ def test_nothing_is_begun_ahead_that_must_be_captured_or_loaded_first(
     drawn(engine, [one, one])
     for following in (other, loading):
         list(engine.draw(one, [following]))
-        assert engine._next is None
+        assert engine._denoising._next is None
 
     list(engine.draw(loading, []))
     list(engine.draw(one, [loading]))
-    assert engine._next
-    assert engine._next.batch is loading
+    assert engine._denoising._next
+    assert engine._denoising._next.batch is loading

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Self, TypeVar
 
 import torch
@@ -10,18 +9,16 @@ from torch import Tensor
 
 from comicgen.diffusion.attention import choose
 from comicgen.diffusion.clock import Clock
-from comicgen.diffusion.conditioning import Lane
 from comicgen.diffusion.decode import Decoder, Decoding
+from comicgen.diffusion.denoising import Denoised, Denoising
 from comicgen.diffusion.fused_check import why_not_fused
 from comicgen.diffusion.graph_cache import GraphCache
 from comicgen.diffusion.lean import why_without_kernels
-from comicgen.diffusion.lora import LoraWeights
 from comicgen.diffusion.memory import Memory, is_out_of_memory
 from comicgen.diffusion.models import PRECISIONS, Components, load_model
 from comicgen.diffusion.painter import Painter, ahead
-from comicgen.diffusion.reading import Read, Reading
-from comicgen.diffusion.sampling import Sampling, draw_noise
-from comicgen.diffusion.text import Embedding, TextEncoding
+from comicgen.diffusion.sampling import draw_noise
+from comicgen.diffusion.text import TextEncoding
 from comicgen.diffusion.unchanged import check_unchanged
 from comicgen.diffusion.workplace import Workplace
 from comicgen.engine import Drawn, Event, Failed, GraphOptions, Measured, Note
@@ -41,37 +38,6 @@ _Result = TypeVar("_Result")
 
 _GRAPHS = GraphOptions()
 
-STEPS_AHEAD = 3
-"""As many of the next batch as a GPU needs while pictures are taken. An interruption loses them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """A batch of which nothing is missing but steps; without any where no lane can be drawn.
-
-    `captured` are the seconds of all captures before it.
-    """
-
-    batch: Batch
-    failed: list[Failed]
-    lanes: list[Lane | None]
-    steps: Sampling | None
-    clock: Clock
-    captured: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Denoised:
-    """The candidates that failed, and the latents (1, C, h, w) of the others.
-
-    The clock has run while the device denoised them, and so many seconds captured graphs.
-    """
-
-    failed: list[Failed]
-    latents: list[tuple[Candidate, Tensor]]
-    clock: Clock
-    captured: float = 0.0
-
 
 class DiffusionEngine:
     """Draws batches with the networks of one model, which it holds on its device."""
@@ -83,9 +49,7 @@ class DiffusionEngine:
         self._model = model
         self._numerics = numerics
         self._place = Workplace(model.device)
-        encoders = {"text_encoder": model.text_encoder, "text_encoder_2": model.text_encoder_2}
-        self._loras = LoraWeights({"unet": model.unet, **encoders}, model.folder)
-        self._text = TextEncoding(
+        text = TextEncoding(
             load_tokenizers(model.folder.folder),
             (model.text_encoder, model.text_encoder_2),
             model.device,
@@ -96,15 +60,13 @@ class DiffusionEngine:
         self._attention = choose(model.unet)
         self._painter = Painter(
             model,
-            self._text.zeros(),
+            text.zeros(),
             self._attention,
             GraphCache(self._place.stream, self._memory, options, self._attention.name, numerics),
         )
         self._precapture = options.precapture
         self._started = False
-        self._ahead = STEPS_AHEAD if self._place.stream else 0
-        self._next: _Begun | None = None
-        self._reading = Reading(model.latent_shape, model.folder)
+        self._denoising = Denoising(model, text, self._painter, self._place)
 
     @classmethod
     def open(cls, model: Model, environment: Environment, options: GraphOptions = _GRAPHS) -> Self:
@@ -157,7 +119,7 @@ class DiffusionEngine:
         drawn = self._denoised(batch, upcoming)
         yield from drawn.failed
         begun = [(candidate, self._begin_decoding(own)) for candidate, own in drawn.latents]
-        self._begin_next(upcoming)
+        self._denoising.begin_next(upcoming)
         for candidate, decoding in begun:
             yield self._finish_decoding(candidate, decoding, drawn, batch.bucket)
         yield from self._painter.graphs.tell()
@@ -177,7 +139,7 @@ class DiffusionEngine:
         Raises:
             DeviceLost: the device does not answer any more.
         """
-        self._next = None
+        self._denoising.drop_next()
         for key, controlnet in keys.items():
             with suppress(CandidateError), self._place.working():
                 self._painter.capture(key, controlnet)
@@ -204,83 +166,16 @@ class DiffusionEngine:
             with suppress(CandidateError), self._place.working():
                 self._painter.capture(key, controlnet)
 
-    def _denoised(self, batch: Batch, upcoming: Sequence[Batch]) -> _Denoised:
+    def _denoised(self, batch: Batch, upcoming: Sequence[Batch]) -> Denoised:
         try:
             with self._place.working():
-                read = self._reading.read(batch, upcoming)
-                return self._roomy(lambda: self._denoise(batch, read))
+                read = self._denoising.reading.read(batch, upcoming)
+                return self._roomy(lambda: self._denoising.denoise(batch, read))
         except CandidateError as error:
             failed = [Failed(each, str(error)) for each in batch.candidates]
-            return _Denoised(failed, [], Clock(self._place.device))
+            return Denoised(failed, [], Clock(self._place.device))
         finally:
-            self._reading.forget()
-
-    def _denoise(self, batch: Batch, read: Read) -> _Denoised:
-        begun, self._next = self._next, None
-        if begun is None or begun.batch is not batch:
-            begun = self._begin(batch, read)
-        else:
-            begun.clock.mark()
-        if begun.steps is None:
-            return _Denoised(begun.failed, [], begun.clock)
-        latents = begun.steps.take()
-        begun.clock.mark()
-        pairs = enumerate(zip(batch.lanes, begun.lanes, strict=True))
-        own = [(each, latents[i : i + 1]) for i, (each, lane) in pairs if each and lane]
-        captured = self._painter.graphs.seconds - begun.captured
-        return _Denoised(begun.failed, own, begun.clock, captured)
-
-    def _begin(self, batch: Batch, read: Read) -> _Begun:
-        """All that comes before the first step of those candidates that can be drawn."""
-        clock, captured = Clock(self._place.device), self._painter.graphs.seconds
-        clock.mark()
-        self._loras.set(batch.loras, read.loras)
-        read.loras.clear()  # the next set is being read
-        lanes: list[Lane | None] = []
-        failed: list[Failed] = []
-        for candidate, image in zip(batch.lanes, read.images, strict=True):
-            if candidate is None:
-                lanes.append(None)
-            elif isinstance(image, CandidateError):
-                failed.append(Failed(candidate, str(image)))
-                lanes.append(None)
-            else:
-                lanes.append(self._lane(candidate, image))
-        steps = self._painter.paint(batch, lanes, read.noise) if any(lanes) else None
-        return _Begun(batch, failed, lanes, steps, clock, captured)
-
-    def _lane(self, candidate: Candidate, image: Tensor | None) -> Lane:
-        panel, control = candidate.panel, candidate.panel.control
-        prompt, negative = self._texts(candidate)
-        return Lane(prompt, negative, panel.guidance, image, control.weight if control else 0.0)
-
-    def _texts(self, candidate: Candidate) -> tuple[Embedding, Embedding]:
-        """The prompt's and the negative's embedding."""
-        panel = candidate.panel
-        if panel.negative is None and self._model.folder.force_zeros_for_empty_prompt:
-            return self._embed(panel.prompt), self._text.zeros()
-        return self._embed(panel.prompt), self._embed(panel.negative or "")
-
-    def _embed(self, text: str) -> Embedding:
-        return self._text.encode(text, self._loras.text_key)
-
-    def _begin_next(self, upcoming: Sequence[Batch]) -> None:
-        """Give a GPU the next batch's first steps, to do while this one's pictures are taken.
-
-        Only where no file, no ControlNet and no capture must be waited for. Another LoRA set waits
-        for this one's pictures to be decoded. What fails here fails again in its own batch, and
-        is told there.
-        """
-        if not (self._ahead and upcoming):
-            return
-        batch = upcoming[0]
-        if self._reading.has(batch) and self._painter.is_ready(batch):
-            with suppress(CandidateError), self._place.working():
-                begun = self._begin(batch, self._reading.read(batch, upcoming[1:]))
-                if begun.steps:
-                    begun.steps.take(self._ahead)
-                begun.clock.mark()
-                self._next = begun
+            self._denoising.reading.forget()
 
     def _begin_decoding(self, latents: Tensor) -> Decoding | CandidateError:
         try:
@@ -301,7 +196,7 @@ class DiffusionEngine:
         self,
         candidate: Candidate,
         decoding: Decoding | CandidateError,
-        drawn: _Denoised,
+        drawn: Denoised,
         bucket: Bucket,
     ) -> Event:
         """Its seconds are its share of the drawing, without captures, and its own decoding."""
@@ -323,6 +218,6 @@ class DiffusionEngine:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        self._next = None  # it would go on in graphs that are gone
+        self._denoising.drop_next()  # it would go on in graphs that are gone
         self._painter.graphs.clear()
         return work()
