@@ -12,6 +12,7 @@ cold     the first use of a bucket with nothing compiled, and from the disk
 reduced  torch.compile in its mode reduce-overhead, from a cold start and steady
 tuned    the same in its mode max-autotune
 regional the same for the repeated blocks alone
+memory   all graphs of five sizes against the largest alone, and 500 pictures
 story    a storyboard of LoRA sets, sizes and ControlNets, from its YAML to the files on disk
 
 Each takes less than eight minutes; `story` of 60 panels nearly so. With --json the results are
@@ -41,7 +42,7 @@ from typing import Any
 
 import full_size
 import torch
-from bench_parts import batch, cold, idle, pieces, shares, single, story
+from bench_parts import batch, cold, idle, memory, pieces, shares, single, story
 from bench_parts.setting import Setting, say
 from bench_parts.theirs import quiet
 from bench_parts.timing import matmul_ceiling
@@ -61,10 +62,11 @@ PARTS: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "reduced": cold.measure_reduced,
     "tuned": cold.measure_tuned,
     "regional": cold.measure_regional,
+    "memory": memory.measure,
     "story": story.measure,
 }
 
-ON_A_GPU = ("shares", "idle", "cold", "reduced", "tuned", "regional")
+ON_A_GPU = ("shares", "idle", "cold", "reduced", "tuned", "regional", "memory")
 """Parts that a CPU has nothing to tell in."""
 
 

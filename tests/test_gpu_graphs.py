@@ -3,18 +3,18 @@
 import gc
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import figures
 import full_size
 import pytest
 import torch
+from bench_parts.memory import BATCHES, SIZES, alone_and_all
 from bench_parts.replays import Desk
 from torch import Tensor
 
 from comicgen.diffusion.fused import fuse
-from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.prepared import Named
 from comicgen.engine import GraphLabel, Note
 from comicgen.sizes import Size
@@ -22,8 +22,6 @@ from comicgen.sizes import Size
 pytestmark = pytest.mark.gpu
 
 SMALL = Size(512, 384)
-SIZES = (Size(1024, 1024), Size(832, 1216), Size(1216, 832), Size(1344, 768), Size(768, 1344))
-BATCHES = (8, 4, 2, 1)
 
 
 @pytest.fixture(scope="module")
@@ -236,36 +234,6 @@ def test_a_graph_that_does_not_read_an_input_is_found_out(
     [note] = desk.cache.tell()
     assert isinstance(note, Note)
     assert "cannot be captured" in note.text
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Bytes that graphs take: of torch's memory, and of the device's, the driver's included."""
-
-    torch: int
-    device: int
-
-    def gib(self) -> dict[str, float]:
-        return {"torch": self.torch / 2**30, "device": self.device / 2**30}
-
-
-def alone_and_all(desk: Desk, controlled: bool) -> tuple[Taken, Taken]:
-    """What the largest graph takes alone, and all 20 graphs of 5 sizes together."""
-
-    def taken(tasks: list[Task]) -> Taken:
-        desk.cache.clear()
-        gc.collect()
-        held, free = desk.memory.held, desk.memory.free
-        for task in tasks:
-            desk.cache.capture(task)
-        return Taken(desk.memory.held - held, free - desk.memory.free)
-
-    kinds = sorted(
-        ((size, batch) for size in SIZES for batch in BATCHES),
-        key=lambda kind: -kind[1] * kind[0].width * kind[0].height,
-    )
-    tasks = [desk.task(*kind, controlled) for kind in kinds]
-    return taken(tasks[:1]), taken(tasks)
 
 
 @pytest.mark.parametrize("controlled", [False, True])
