@@ -31,6 +31,7 @@ import argparse
 import json
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,8 @@ ON_A_GPU = ("shares", "idle", "cold", "reduced", "tuned", "regional", "memory")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; how many figures missed their floor."""
     asked = _asked(arguments)
+    if asked.json:
+        asked.json.parent.mkdir(parents=True, exist_ok=True)
     quiet()
     results = _kept(asked.json)
     with tempfile.TemporaryDirectory(prefix="comicgen-bench-") as folder:
@@ -81,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.exit(f"{asked.json} holds what was measured otherwise; name another file")
         for part in asked.parts or [each for each in _all(setting) if each not in results]:
             machine = _machine(setting)
+            if setting.environment.on_gpu:
+                torch.cuda.empty_cache()  # of the matrices
             say(f"{setting.environment.label}; matmul {machine['matmul']}")
             measured = PARTS[part](setting)
             results[part] = {"machine": machine, "setting": setting.to_json(), **measured}
@@ -185,4 +190,5 @@ def _driver() -> str | None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # children and folders are ended first
     sys.exit(min(main(), 1))

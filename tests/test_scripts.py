@@ -340,9 +340,9 @@ def test_the_benchmark_names_its_parts(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_torch_compile_did_in_its_time_counts_when_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A try that crashed counts for nothing."""
-    setting, seen = SimpleNamespace(kept=tmp_path), list[bool]()
-    first, steady = {cold.FIRST: 5.0}, {"theirs": {}, "ours": {}}
+    """A try that crashed counts for nothing, and ours is measured once for all tries."""
+    setting, seen, own = SimpleNamespace(kept=tmp_path / "kept"), list[bool](), list[str]()
+    first, steady = {cold.FIRST: 5.0}, {"theirs": {"median": 3.0}, "ours": {"median": 2.0}}
     tries = [
         {"ended": cold.UNFINISHED},
         {**first, "ended": cold.UNFINISHED},
@@ -351,19 +351,40 @@ def test_what_torch_compile_did_in_its_time_counts_when_it_goes_on(
         {**first, **steady},
     ]
 
-    def child(arm: str, _: object, caches: Path, limit: float) -> dict[str, Any]:
+    def child(arm: str, _: object, caches: Path, limit: float | None = None) -> dict[str, Any]:
+        if arm == "ours":
+            own.append(arm)
+            return {cold.FIRST: 2.0}
         seen.append((caches / "compiled").exists())
         (caches / "compiled").touch()
         assert (arm, limit) == ("max-autotune", cold.LIMIT)
         return dict(tries[len(seen) - 1])
 
     monkeypatch.setattr(cold, "_child", child)
-    told = [cold._patiently("max-autotune", setting) for _ in tries]
+    told = [cold.measure_tuned(setting) for _ in tries]
 
     late = cold.LIMIT + 5
-    assert [each.get(cold.FIRST) for each in told] == [None, late, late, None, 5]
-    assert [each["earlier tries"] for each in told] == [0, cold.LIMIT, 2 * cold.LIMIT, 0, 0]
+    assert [each["theirs"].get(cold.FIRST) for each in told] == [None, late, late, None, 5]
+    assert [len(each["tries"]) for each in told] == [1, 2, 2, 0, 0]
+    assert [each.get("steady", {}).get("value") for each in told] == [None, None, 1.5, None, 1.5]
+    assert told[-1]["to the first"]["value"] == 2.5
     assert seen == [False, True, True, False, False]
+    assert len(own) == 3
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_what_was_compiled_before_a_kill_is_not_taken_for_a_cold_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "max-autotune").mkdir()
+    (tmp_path / "max-autotune" / "compiled").touch()
+
+    def child(arm: str, _: object, caches: Path, limit: float | None = None) -> dict[str, Any]:
+        assert not (caches / "compiled").exists()
+        return {cold.FIRST: 1.0}
+
+    monkeypatch.setattr(cold, "_child", child)
+    assert cold.measure_tuned(SimpleNamespace(kept=tmp_path))["theirs"] == {cold.FIRST: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -372,6 +393,7 @@ def test_what_torch_compile_did_in_its_time_counts_when_it_goes_on(
         ("exit 0", {"first": 2}),
         ("kill -SEGV $$", {"first": 2, "ended": "with -11"}),
         ("sleep 60", {"first": 2, "ended": cold.UNFINISHED}),
+        ("""printf '{"first": 3'; sleep 60""", {"first": 2, "ended": cold.UNFINISHED}),
     ],
 )
 def test_what_a_process_told_before_it_ended_is_kept(
@@ -384,6 +406,7 @@ def test_what_a_process_told_before_it_ended_is_kept(
     monkeypatch.setattr(sys, "executable", str(python))
 
     assert cold._child("max-autotune", "setting", tmp_path, limit=2.0) == told
+    assert cold._child("ours", "setting", tmp_path, limit=2.0) == told
 
 
 def test_a_record_tells_how_long_a_gpu_was_busy_and_the_gaps() -> None:

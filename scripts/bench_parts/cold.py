@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,12 @@ LIMIT = 420.0
 FIRST = "to the first pictures"
 UNFINISHED = "when its time was over"
 
-_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "COMICGEN_CACHE")
+_CACHES = (
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "COMICGEN_CACHE",
+)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
@@ -39,7 +45,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
     It is what the first pictures take longer than the same again, and compiling the kernels.
     """
-    with tempfile.TemporaryDirectory() as caches:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches:
         cold, cached = (_child("ours", setting, Path(caches)) for _ in range(2))
     seconds = [each["kernels"] + each["first"] - each["again"] for each in (cold, cached)]
     say(f"cold     first use {seconds[0]:.1f} s, from the disk {seconds[1]:.1f} s")
@@ -67,78 +73,93 @@ def measure_regional(setting: Setting) -> dict[str, Any]:
 
 
 def _against(mode: str, setting: Setting) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as caches:
-        mine = _child("ours", setting, Path(caches))
-    say(f"{mode}: ours {mine}")
-    theirs = _patiently(mode, setting)
-    say(f"{mode}: theirs {theirs}")
-    told = {"ours": mine, "theirs": theirs}
+    """Both arms. What is known by then is kept where the results are, in case one never ends."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as passing:
+        kept = setting.kept or Path(passing)
+        kept.mkdir(parents=True, exist_ok=True)
+        notes = kept / f"{mode}.json"
+        told = json.loads(notes.read_text()) if notes.exists() else {}
+        if not told:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches:
+                told = {"ours": _child("ours", setting, Path(caches)), "tries": []}
+            shutil.rmtree(kept / mode, ignore_errors=True)  # of a try that left no notes
+            notes.write_text(json.dumps(told))
+        say(f"{mode}: ours {told['ours']}")
+        theirs = _patiently(mode, setting, kept / mode, told)
+        say(f"{mode}: theirs {theirs}")
+        if theirs.get("ended") == UNFINISHED:
+            notes.write_text(json.dumps(told))
+        else:
+            notes.unlink()
+            shutil.rmtree(kept / mode, ignore_errors=True)
     if FIRST in theirs:
-        start = theirs[FIRST] / mine[FIRST]
+        start = theirs[FIRST] / told["ours"][FIRST]
         told["to the first"] = judged(start, START)
         say(f"{mode}: to the first pictures theirs / ours {start:.1f}, floor {START}")
     if "theirs" in theirs:
         steady = theirs["theirs"]["median"] / theirs["ours"]["median"]
         told["steady"] = judged(steady, STEADY)
         say(f"{mode}: theirs / ours {steady:.3f}, floor {STEADY}")
-    return told
+    return {**told, "theirs": theirs}
 
 
-def _patiently(mode: str, setting: Setting) -> dict[str, Any]:
+def _patiently(mode: str, setting: Setting, caches: Path, notes: dict[str, Any]) -> dict[str, Any]:
     """What their arm tells, or told before it died or its time was over.
 
-    What it compiled in its time is kept where the results are, so that the part named once more
-    goes on; then the seconds of its tries are added.
+    What it compiled in its time stays in `caches`, so that the part named once more goes on; then
+    the seconds of its tries, which `notes` count, are added.
     """
-    with tempfile.TemporaryDirectory() as passing:
-        caches = (setting.kept or Path(passing)) / mode
-        caches.mkdir(parents=True, exist_ok=True)
-        notes = caches / "earlier.json"
-        earlier = json.loads(notes.read_text()) if notes.exists() else {"seconds": 0.0}
-        told = _child(mode, setting, caches, LIMIT)
-        if FIRST in told:
-            earlier.setdefault(FIRST, round(earlier["seconds"] + told[FIRST], 3))
-        told |= {name: value for name, value in earlier.items() if name == FIRST}
-        told["earlier tries"] = earlier["seconds"]
-        if told.get("ended") == UNFINISHED:
-            earlier["seconds"] += LIMIT
-            notes.write_text(json.dumps(earlier))
-        else:
-            shutil.rmtree(caches)
+    caches.mkdir(exist_ok=True)
+    told = _child(mode, setting, caches, LIMIT)
+    earlier = sum(notes["tries"])
+    if FIRST in told:
+        told[FIRST] = round(earlier + told[FIRST], 3)
+        notes.setdefault(FIRST, told[FIRST])
+    if FIRST in notes:
+        told[FIRST] = notes[FIRST]  # of the try that came so far first
+    if told.get("ended") == UNFINISHED:
+        notes["tries"].append(LIMIT)
     return told
 
 
 def _child(arm: str, setting: Setting, caches: Path, limit: float | None = None) -> dict[str, Any]:
-    """What a process of its own tells last that has these caches, and how it ended if not well."""
+    """What a process of its own tells last that has these caches, and how it ended if not well.
+
+    Raises:
+        RuntimeError: ours ended before it had told all.
+    """
     own = {name: str(caches / name) for name in _CACHES}
     command = [sys.executable, "-m", "bench_parts.child", arm, str(time.time())]
     child = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, **own},
+        env={**os.environ, **own, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
         cwd=Path(__file__).parent.parent,
         start_new_session=True,
     )
     ended = {}
     try:
         out, _ = child.communicate(pickle.dumps(setting), limit)
-        if child.returncode:
-            ended = {"ended": f"with {child.returncode}"}
     except subprocess.TimeoutExpired:
+        if child.poll() is None:
+            ended = {"ended": UNFINISHED}
         _kill(child)
         out, _ = child.communicate()
-        ended = {"ended": UNFINISHED}
-    except BaseException:
+    finally:
         _kill(child)
-        raise
-    lines = [line for line in out.splitlines() if line.startswith(b"{")]
+    if child.returncode and not ended:
+        ended = {"ended": f"with {child.returncode}"}
+    lines = [
+        line for line in out.splitlines(True) if line.startswith(b"{") and line.endswith(b"\n")
+    ]
     told: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-    if arm == "ours" and ended:
-        raise RuntimeError(f"comicgen's process ended {ended['ended']}")
+    if arm == "ours" and not told:
+        raise RuntimeError(f"comicgen's process ended {ended.get('ended')}")
     return told | ended
 
 
 def _kill(child: "subprocess.Popen[bytes]") -> None:
-    """With those that compile for it."""
-    os.killpg(child.pid, signal.SIGKILL)
+    """With those that compile for it, and may outlive it."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)

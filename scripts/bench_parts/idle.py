@@ -41,12 +41,14 @@ def measure(setting: Setting) -> dict[str, Any]:
             seconds = time.perf_counter() - begun
             assert result.drawn == todo.pictures, f"{result.failed} pictures failed"
 
-        busy, gaps = covered(recorded(run))
+        spans = recorded(run)
+    busy, gaps = covered(spans)
     idle = 1 - busy / 1e9 / seconds
     say(f"idle     {100 * idle:.2f} % of {seconds:.1f} s, {todo.pictures} pictures")
     return {
         "pictures": todo.pictures,
         "seconds": round(seconds, 3),
+        "kernels and copies": len(spans),
         "between kernels, s": round(sum(gap for gap in gaps if gap <= SHORT) / 1e9, 3),
         "waiting for the processor, s": round(sum(gap for gap in gaps if gap > SHORT) / 1e9, 3),
         "longest gaps, ms": [round(gap / 1e6, 2) for gap in sorted(gaps, reverse=True)[:10]],
