@@ -26,6 +26,7 @@ Row = dict[str, Any]
 
 _STEP = ("eager", "replayed", "first_use")
 _SECONDS = (*_STEP, "decode", "cold", "warm")
+_BYTES = ("bytes", "decode_bytes")
 _MONTH = 30 * 24 * 3600
 
 
@@ -64,7 +65,7 @@ class Calibration:
         told = asdict(measured)
         known = {name: told[name] for name in (*_STEP, "decode") if told[name] is not None}
         if measured.bytes:
-            known["bytes"] = measured.bytes
+            known["decode_bytes" if measured.eager is None else "bytes"] = measured.bytes
         self._remember({"numerics": measured.numerics, "bucket": told["bucket"], **known})
 
     def opened(self, numerics: str, seconds: float) -> None:
@@ -92,7 +93,8 @@ class Calibration:
                 continue
             bucket = _bucket(row["bucket"])
             eager, replayed, first_use = (row.get(name) for name in _STEP)
-            buckets[kind, bucket] = Figure(eager, replayed, first_use, row.get("bytes", 0))
+            most = max(row.get(name, 0) for name in _BYTES)
+            buckets[kind, bucket] = Figure(eager, replayed, first_use, most)
             if "decode" in row:
                 decode[kind, bucket.size] = row["decode"]
         return Figures(buckets, decode, opening)
@@ -164,8 +166,8 @@ def _sound(row: Row) -> Row:
     seconds = [row[name] for name in _SECONDS if name in row]
     if not all(type(each) in (int, float) and 0 < each < _MONTH for each in seconds):
         raise ValueError(row)
-    taken = row.get("bytes", 0)
-    if type(taken) is not int or not 0 <= taken < 2**50:
+    taken = [row.get(name, 0) for name in _BYTES]
+    if not all(type(each) is int and 0 <= each < 2**50 for each in taken):
         raise ValueError(row)
     if "bucket" in row:
         _bucket(row["bucket"])

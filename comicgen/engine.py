@@ -63,7 +63,7 @@ class Measured:
 
     `eager` is one step of the whole bucket called kernel by kernel, `replayed` the same from its
     graph, `first_use` its capture and check, `decode` the way from latents to one picture of its
-    size. `bytes` of GPU memory is what a step takes beyond the weights.
+    size. `bytes` of GPU memory is what that step or decode takes beyond the weights.
     """
 
     numerics: str
@@ -109,8 +109,8 @@ class Engine(Protocol):
 class Measuring(Protocol):
     """An engine that can tell what buckets cost before it draws in them."""
 
-    def measure(self, keys: Mapping[GraphKey, Model | None]) -> Iterator[Measured]:
-        """Yield what was measured of each of these graphs, with its ControlNet.
+    def measure(self, keys: Mapping[GraphKey, Model | None]) -> Iterator[Measured | Note]:
+        """Yield what was measured of each of these graphs, with its ControlNet, or why not.
 
         Raises:
             DeviceLost: the device does not answer any more.

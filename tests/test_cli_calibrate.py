@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,14 +11,16 @@ from test_cli import Comicgen, comicgen, edit, story
 from test_cli_graphs import CPU, GPU
 from test_cli_numerics import Opened, Timed, fused, opened, set_paces, stand_on
 
+from comicgen import pocket
 from comicgen.calibration import Calibration
-from comicgen.cli import rendering
-from comicgen.engine import GraphOptions, Measured
+from comicgen.cli import rendering, situation
+from comicgen.engine import GraphOptions, Measured, Note
 from comicgen.environment import Environment
 from comicgen.numerics import Numerics
 from comicgen.plan import GraphKey
 from comicgen.pocket import MODEL
 from comicgen.storyboard import Model
+from comicgen.weights import read_lora, read_model
 
 SIZES = ("256x256", "320x192")
 
@@ -130,6 +133,15 @@ class TestCalibrate:
         assert f"could not be measured: {', '.join(torn)}; what" in said
         assert "remembered in " in said
 
+    def test_why_it_could_not_is_told(
+        self, comicgen: Comicgen, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Timed, "measure", lambda self, keys: iter([Note("it is too large")]))
+        lines = comicgen("calibrate", "--json").lines
+
+        assert lines[0] == {"event": "note", "text": "it is too large"}
+        assert "warning: it is too large" in comicgen("calibrate").err
+
 
 class TestPlan:
     def test_an_uncalibrated_gpu_says_so_with_the_cure(
@@ -170,6 +182,35 @@ class TestPlan:
         assert planned["memory"]["weights"] > 10**7
         assert planned["numerics"] == "fused"
         assert [choice["fused"] for choice in planned["choices"]] == [0.06, 0.03]
+
+    def test_weights_that_loras_change_are_counted_twice(
+        self, comicgen: Comicgen, opened: Opened, story: Path
+    ) -> None:
+        """As often as LoRAs change them: their pristine copies are kept."""
+        weights = [comicgen("plan", "--json").lines[-1]["memory"]["weights"]]
+        for loras in ("{file: noir}", "{file: noir, weight: 0.5}"):
+            edit(story, "defaults: {", f"defaults: {{loras: [{loras}], ")
+            weights.append(comicgen("plan", "--json").lines[-1]["memory"]["weights"])
+            edit(story, f"loras: [{loras}], ", "")
+        noir = read_lora(pocket.lora("noir"), read_model(MODEL)).layers
+        shapes = read_model(MODEL).layers
+        changed = sum(prod(shapes[part][name]) for part, name in {each.home for each in noir})
+
+        assert weights[1] - weights[0] == weights[2] - weights[0] == 2 * changed > 0
+
+    def test_a_plain_vae_that_asks_for_it_is_counted_in_float32(
+        self, comicgen: Comicgen, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def weights(*options: str) -> int:
+            planned: int = comicgen("plan", *options, "--json").lines[0]["memory"]["weights"]
+            return planned
+
+        narrow = weights("--numerics", "plain")
+        asking = replace(read_model(MODEL), force_upcast=True)
+        monkeypatch.setattr(situation, "read_model", lambda folder: asking)
+
+        assert weights("--numerics", "plain") == narrow + 2 * asking.weights["vae"].parameters
+        assert weights("--numerics", "fused") == narrow
 
     def test_the_quicker_numerics_are_planned_for_a_new_folder(
         self, comicgen: Comicgen, opened: Opened, story: Path, monkeypatch: pytest.MonkeyPatch

@@ -233,10 +233,11 @@ def test_labels_count_replays_and_tell_memory_and_seconds(replaying: DiffusionEn
         if isinstance(event, GraphLabel)
     ]
 
-    assert [(label.number, label.bucket, label.replays) for label in told] == [
-        (1, "4 x 192x128", 5),
-        (2, "2 x 192x128", 5),
-        (1, "4 x 192x128", 13),
+    last = {label.number: label for label in told}.values()  # some of it is done ahead
+    assert told[0].replays == 5
+    assert [(label.bucket, label.replays) for label in last] == [
+        ("4 x 192x128", 13),
+        ("2 x 192x128", 5),
     ]
     assert all(label.seconds > 0 and label.after >= label.before > 0 for label in told)
     assert told[0].attention in ("cudnn", "flash", "efficient")

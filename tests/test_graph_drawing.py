@@ -22,15 +22,18 @@ from drawings import (
 )
 from lora_files import Recipe, lora_at, write_peft
 from recordings import Gpu
+from torch import Tensor
 
 from comicgen.diffusion.decode import Decoded, Decoding
+from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.graph_cache import WARM_UPS
 from comicgen.diffusion.models import Components
+from comicgen.diffusion.prepared import Named
 from comicgen.diffusion.sampling import Sampling
-from comicgen.engine import Drawn, Event, Failed, GraphLabel, GraphOptions, Note
+from comicgen.engine import Drawn, Event, Failed, GraphLabel, GraphOptions, Measured, Note
 from comicgen.environment import current
-from comicgen.plan import Batch
+from comicgen.plan import Batch, GraphKey
 from comicgen.pocket import MODEL
 from comicgen.sizes import Size
 from comicgen.storyboard import Model, Panel
@@ -425,3 +428,54 @@ def test_nothing_is_begun_ahead_that_must_be_captured_or_loaded_first(
     list(engine.draw(one, [loading]))
     assert engine._denoising._next
     assert engine._denoising._next.batch is loading
+
+
+def test_a_bucket_that_was_never_met_is_not_begun_ahead(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operations are tried with its shapes when it is, which pictures would wait for."""
+    engine = hurried(gpu, monkeypatch)
+    own = [batch(candidate(quick(size=size))) for size in (TINY, LOW)]
+    for key in own[1].keys:
+        engine._painter.graphs._refused.add(key)
+    begun = []
+    for at, each in enumerate(own * 2, start=1):
+        list(engine.draw(each, (own * 2)[at:]))
+        begun.append(engine._denoising._next and engine._denoising._next.batch)
+
+    assert begun == [None, own[0], own[1], None]
+
+
+def test_a_bucket_is_measured_in_the_room_that_graphs_held(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a small card a call does not fit beside the graphs of others."""
+    engine = recording(gpu)
+    call = Denoiser.call
+
+    def short(self: Denoiser, inputs: Named) -> Tensor:
+        others = {key.bucket.size for key in engine._painter.graphs.keys} - {TINY}
+        if inputs["latents"].shape[-1] == TINY.width // 8 and others:
+            raise torch.OutOfMemoryError("too much")
+        return call(self, inputs)
+
+    monkeypatch.setattr(Denoiser, "call", short)
+    own = [batch(candidate(quick(size=size))) for size in (LOW, TINY)]
+    told = list(engine.measure({key: None for each in own for key in each.keys}))
+
+    steps = [each for each in told if isinstance(each, Measured) and each.replayed]
+    decodes = [each for each in told if isinstance(each, Measured) and each.decode]
+    assert [each.bucket for each in steps] == [each.bucket for each in own]
+    assert [each.bucket for each in decodes] == [each.bucket for each in own]
+
+
+def test_why_a_bucket_cannot_be_measured_is_told(gpu: Gpu, controlnet: Model) -> None:
+    engine = recording(gpu)
+    gone = replace(controlnet, folder=controlnet.folder / "gone")
+    [key] = batch(candidate(quick())).keys
+    bucket = replace(key.bucket, controls=1)
+    told = list(engine.measure({GraphKey(bucket, gone.digest, "gone"): gone, key: None}))
+
+    assert [type(each) for each in told] == [Note, Measured, Measured]
+    assert told[0].text.startswith("1 x 64x64, control gone: ")
+    assert {each.bucket for each in told[1:]} == {key.bucket}

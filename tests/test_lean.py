@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from lora_files import Recipe, lora_at, write_peft
 from comicgen.diffusion.lean import One, SplitGEGLU, lean, why_without_kernels
 from comicgen.diffusion.lora import LoraWeights
 from comicgen.diffusion.models import Components
+from comicgen.diffusion.trial import why_not
 
 WIDER = {torch.float32: 1e-5, torch.float64: 1e-13}
 """Relative difference that rounding makes in each dtype."""
@@ -159,3 +161,14 @@ def test_without_a_gpu_or_triton_torchs_kernels_are_left(
     assert not [
         m for m in lean_copy(pocket.vae).modules() if type(m).__module__.endswith("kernel_modules")
     ]
+
+
+def test_memory_that_runs_out_says_nothing_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver does not say it as torch does."""
+
+    def wrong() -> list[str]:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        why_not(torch.device("cuda", 0), wrong, "would be wrong")

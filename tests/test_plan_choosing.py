@@ -139,6 +139,13 @@ class TestSizes:
         }
         assert made.unsettled == {}
 
+    def test_a_size_that_left_the_storyboard_has_not_paid_for_plain_numerics(self) -> None:
+        known = replace(self.known(), opening={"plain": 1000.0, "fused": 1.0})
+        terms = Terms(8, numerics="fused", figures=known)
+        for gone, wide in ((Size(320, 320), "fused"), (SQUARE, "plain")):
+            sizes = numerics_by_size(self.STORY, terms, {gone: "plain"})
+            assert sizes[WIDE] == wide
+
     def test_a_plain_folder_is_plain_in_all_sizes(self) -> None:
         made = self.drawn(Memory(), kind="plain")
 

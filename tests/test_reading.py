@@ -271,3 +271,18 @@ def test_memory_that_is_too_short_to_read_ahead_stops_nothing(
     reader.read(numbered(1), [next_one])
 
     assert reader.read(next_one, []).loras == []
+
+
+def test_a_system_without_another_thread_reads_each_batch_in_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    disk = Disk()
+    ahead, (one, two) = at(disk, monkeypatch), map(numbered, (1, 2))
+    monkeypatch.setattr(reading.Thread, "start", start)
+    found = [ahead.read(one, [two]), ahead.read(two, [])]
+
+    assert disk.read == [1, 2]
+    assert all(map(same, found, [fresh().read(each, []) for each in (one, two)]))

@@ -5,10 +5,11 @@ from dataclasses import asdict
 from typing import get_args
 
 from comicgen.calibration import Calibration
+from comicgen.cli.progress import print_line
 from comicgen.cli.rendering import engines_of
 from comicgen.cli.say import answer, count, milliseconds, say
 from comicgen.cli.situation import Wish
-from comicgen.engine import GraphOptions, Measured, Measuring
+from comicgen.engine import GraphOptions, Measured, Measuring, Note
 from comicgen.environment import Environment
 from comicgen.errors import CommandError, NumericsError
 from comicgen.numerics import Numerics
@@ -47,10 +48,11 @@ def calibrate(
             continue
         calibration.save()
         assert isinstance(engine, Measuring)
-        for measured in engine.measure(graphs):
-            calibration.take(measured)
-            calibration.save()
-            _tell(measured, as_json)
+        for event in engine.measure(graphs):
+            if isinstance(event, Measured):
+                calibration.take(event)
+                calibration.save()
+            _tell(event, as_json)
         del engine  # or its model would lie beside the next one's
         engines.close(kind)
         missing += _missing(graphs, Terms(numerics=kind, figures=calibration.figures(environment)))
@@ -72,18 +74,28 @@ def _kinds(environment: Environment, wish: Wish) -> tuple[Numerics, ...]:
     return ("plain",) if environment.why_not_fused else get_args(Numerics)
 
 
-def _tell(measured: Measured, as_json: bool) -> None:
+def _tell(event: Measured | Note, as_json: bool) -> None:
+    if isinstance(event, Note):
+        _warn(event, as_json)
+        return
     if as_json:
-        answer({"event": "measured", **asdict(measured), "bucket": str(measured.bucket)})
+        answer({"event": "measured", **asdict(event), "bucket": str(event.bucket)})
         return
     ways = {
-        "called": milliseconds(measured.eager),
-        "replayed": milliseconds(measured.replayed),
-        "to capture": milliseconds(measured.first_use),
-        "to decode a picture": milliseconds(measured.decode),
+        "called": milliseconds(event.eager),
+        "replayed": milliseconds(event.replayed),
+        "to capture": milliseconds(event.first_use),
+        "to decode a picture": milliseconds(event.decode),
     }
     told = ", ".join(f"{time} {way}" for way, time in ways.items() if time != "-")
-    say(f"{measured.bucket}, {measured.numerics}: {told}")
+    say(f"{event.bucket}, {event.numerics}: {told}")
+
+
+def _warn(note: Note, as_json: bool) -> None:
+    if as_json:
+        print_line(note)
+    else:
+        say(f"warning: {note.text}", style="yellow")
 
 
 def _missing(graphs: Iterable[GraphKey], terms: Terms) -> list[str]:

@@ -77,8 +77,8 @@ Kernels = Annotated[
     NumericsWish,
     typer.Option(
         "--numerics",
-        help="plain: torch's kernels; fused: faster ones with other last bits; auto: what the "
-        "folder has, else what is quicker.",
+        help="plain: torch's kernels; fused: faster ones with other last bits, but for sizes that "
+        "were measured to be quicker plain; auto: what the folder has, else what is quicker.",
     ),
 ]
 

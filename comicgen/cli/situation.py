@@ -1,6 +1,7 @@
 """Where a command stands: the storyboard, its output folder, and what would draw now."""
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Literal, Self
 
@@ -21,7 +22,7 @@ from comicgen.plan import (
     plan,
 )
 from comicgen.storyboard import Storyboard, load
-from comicgen.weights import read_controlnet, read_model
+from comicgen.weights import read_controlnet, read_lora, read_model
 
 Wish = Literal["auto", "plain", "fused"]
 
@@ -48,12 +49,25 @@ class Situation:
         return Calibration.here(self.environment, self.storyboard.model.folder)
 
     def weights(self, planned: Plan) -> int:
-        """Bytes that the networks of a plan take in the memory of the device."""
-        model = read_model(self.storyboard.model.folder)
-        used = {batch.control.model.folder for batch in planned.batches if batch.control}
-        parts = [read_controlnet(folder, model).weights for folder in used]
-        numbers = sum(part.parameters for part in (*model.weights.values(), *parts))
-        return numbers * (4 if self.environment.precision == "fp32" else 2)
+        """Bytes that the weights of a plan take in the memory of the device.
+
+        Those that LoRAs change lie there twice, as they are kept pristine.
+        """
+        model, batches = read_model(self.storyboard.model.folder), planned.batches
+        controls = {batch.control.model.folder for batch in batches if batch.control}
+        loras = {lora.file for batch in batches for lora in batch.loras}
+        changed = {layer.home for file in loras for layer in read_lora(file, model).layers}
+        parts = [
+            *model.weights.values(),
+            *(read_controlnet(each, model).weights for each in controls),
+        ]
+        numbers = sum(part.parameters for part in parts)
+        numbers += sum(prod(model.layers[part][name]) for part, name in changed)
+        if self.environment.precision == "fp32":
+            return 4 * numbers
+        plain = any(batch.numerics == "plain" for batch in batches)
+        widened = model.weights["vae"].parameters if plain and model.force_upcast else 0
+        return 2 * (numbers + widened)
 
     def ready(self, wish: Wish, batch: int | None, graphs: bool, insisted: bool = False) -> Self:
         """With numerics for good, so many lanes or as many as suit the device, and measurements.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Self, TypeVar
 
 import torch
@@ -95,12 +96,12 @@ class DiffusionEngine:
             return cls(loaded, options, environment.numerics)
         except CandidateError as error:
             raise InputError(str(error)) from error
-        except torch.OutOfMemoryError as error:
-            raise MachineError(
-                f"{model.written} does not fit into the memory of {place}; "
-                "close what else uses it, or choose another --device"
-            ) from error
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise MachineError(
+                    f"{model.written} does not fit into the memory of {place}; "
+                    "close what else uses it, or choose another --device"
+                ) from error
             raise MachineError(
                 f"{place} cannot be used ({first_line(error)}); "
                 "mend its driver, or use --device cpu"
@@ -131,31 +132,38 @@ class DiffusionEngine:
                 yield Note(f"group norms and biases by torch's slower kernels: {reason}")
             yield Note(f"peak memory {peak:.2f} GiB on {name}")
 
-    def measure(self, keys: Mapping[GraphKey, Model | None]) -> Iterator[Measured]:
+    def measure(self, keys: Mapping[GraphKey, Model | None]) -> Iterator[Measured | Note]:
         """What these graphs cost, each with its ControlNet, on invented inputs.
 
-        A graph that cannot be captured is left out.
+        Notes tell why one cannot be captured, called or decoded.
 
         Raises:
             DeviceLost: the device does not answer any more.
         """
         self._denoising.drop_next()
         for key, controlnet in keys.items():
-            with suppress(CandidateError), self._place.working():
-                self._painter.capture(key, controlnet)
-            yield from (each for each in self._painter.graphs.tell() if isinstance(each, Measured))
-            seconds = [self._seconds_to_decode(key.bucket) for _ in range(2)][-1]
-            if seconds is not None:
-                yield Measured(self._numerics, key.bucket, decode=seconds)
+            try:
+                with self._place.working():
+                    self._roomy(partial(self._painter.capture, key, controlnet))
+                yield from self._untold_costs()
+                yield self._decode_twice(key.bucket)
+            except CandidateError as error:
+                yield from self._untold_costs()
+                yield Note(f"{key}: {error}")
 
-    def _seconds_to_decode(self, bucket: Bucket) -> float | None:
-        """Of noise: a GPU is quicker with zeros."""
+    def _untold_costs(self) -> Iterator[Measured | Note]:
+        told = self._painter.graphs.tell()
+        return (each for each in told if isinstance(each, Measured | Note))
+
+    def _decode_twice(self, bucket: Bucket) -> Measured:
+        """What a picture of noise costs the second time: a GPU is quicker with zeros."""
         noise = draw_noise([0], self._model.latent_shape(bucket.size), draws=1)[0]
-        try:
-            with self._place.working():
-                return self._decoding(noise.to(self._place.device)).seconds()
-        except CandidateError:
-            return None
+        with self._place.working():
+            latents = noise.to(self._place.device)
+            for _ in range(2):
+                decoding, taken = self._roomy(lambda: self._decoding(latents))
+                seconds = decoding.seconds()
+        return Measured(self._numerics, bucket, decode=seconds, bytes=taken)
 
     def _capture_ahead(self, batch: Batch, upcoming: Sequence[Batch]) -> None:
         """Once a run; what cannot be loaded ahead fails when its batch comes."""
@@ -164,7 +172,7 @@ class DiffusionEngine:
         self._started = True
         for key, controlnet in ahead(batch, upcoming, self._precapture).items():
             with suppress(CandidateError), self._place.working():
-                self._painter.capture(key, controlnet)
+                self._roomy(partial(self._painter.capture, key, controlnet))
 
     def _denoised(self, batch: Batch, upcoming: Sequence[Batch]) -> Denoised:
         try:
@@ -180,17 +188,18 @@ class DiffusionEngine:
     def _begin_decoding(self, latents: Tensor) -> Decoding | CandidateError:
         try:
             with self._place.working():
-                return self._roomy(lambda: self._decoding(latents))
+                return self._roomy(lambda: self._decoding(latents))[0]
         except CandidateError as error:
             return error
 
-    def _decoding(self, latents: Tensor) -> Decoding:
+    def _decoding(self, latents: Tensor) -> tuple[Decoding, int]:
+        """A decode, and the bytes that it takes for a moment; of a CPU's nobody asks."""
         if self._memory is None:
-            return self._decoder.begin(latents)
+            return self._decoder.begin(latents), 0
         with self._memory.measured() as taken:
             decoding = self._decoder.begin(latents)
         self._painter.graphs.spare(taken.bytes)
-        return decoding
+        return decoding, taken.bytes
 
     def _finish_decoding(
         self,

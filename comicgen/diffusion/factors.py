@@ -72,7 +72,7 @@ def arrange(
         downs = range(ups.stop, ups.stop + len(alike) * rank * into, rank * into)
         at = downs.stop
         for layer, up, down in zip(alike, ups, downs, strict=True):
-            factors.append(Factors(layer, (layer.component, layer.parameter), kind, up, down))
+            factors.append(Factors(layer, layer.home, kind, up, down))
         parts += [tensors[layer.up] for layer in alike] + [tensors[layer.down] for layer in alike]
     return factors, _flat(parts)
 

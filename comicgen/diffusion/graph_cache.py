@@ -49,6 +49,7 @@ class GraphCache:
         self._numerics = numerics
         self._captured: dict[GraphKey, Captured] = {}
         self._refused: set[GraphKey] = set()
+        self._called: set[GraphKey] = set()
         self._buffers = Buffers()
         self._tasks: tuple[Task, ...] = ()
         self._warm_ups: Counter[GraphKey] = Counter()
@@ -74,6 +75,10 @@ class GraphCache:
         """Whether a bucket is to be captured and is not yet."""
         eager = not self.enabled or key in self._refused or key in self._options.without
         return not eager and key not in self._captured
+
+    def is_ready(self, key: GraphKey) -> bool:
+        """Whether a bucket is drawn with nothing to be captured for it, or tried."""
+        return key in self._captured or (key in self._called and not self.wants(key))
 
     def begin(self, tasks: Sequence[Task]) -> list[Predict]:
         """Begin a batch: how to predict with each task, until the next batch begins.
@@ -128,6 +133,7 @@ class GraphCache:
                 if is_out_of_memory(error):
                     raise
                 self._refuse(task.key, "replayed", str(error).partition("\n")[0])
+        self._called.add(task.key)
         if self.wants(task.key):
             return self._warm_up(task, inputs)
         return task.network.call(inputs)

@@ -20,7 +20,6 @@ from comicgen.diffusion.lean import lean
 from comicgen.errors import InputError
 from comicgen.sizes import Size
 from comicgen.weights import ModelFolder, Weights, read_controlnet, read_model
-from comicgen.weights.folder import read_config
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -100,8 +99,7 @@ def load_model(
         fuse(unet)
         fuse_decoder(vae)
     else:
-        upcast = read_config(path / "vae" / "config.json").get("force_upcast", True)
-        vae = part(AutoencoderKL, "vae", torch.float32 if upcast else dtype)
+        vae = part(AutoencoderKL, "vae", torch.float32 if folder.force_upcast else dtype)
         _quicken(unet)
         _quicken(vae)
     return Components(

@@ -56,9 +56,9 @@ class Painter:
         return Sampling(model, scheduler, upload(noise, self._model.device))
 
     def is_ready(self, batch: Batch) -> bool:
-        """Whether a batch can begin with nothing to be loaded or captured for it."""
+        """Whether a batch can begin with nothing to be loaded, captured or tried for it."""
         name = batch.control.model.digest if batch.control else None
-        return name in self._denoisers and not any(map(self.graphs.wants, batch.keys))
+        return name in self._denoisers and all(map(self.graphs.is_ready, batch.keys))
 
     def capture(self, key: GraphKey, controlnet: Model | None) -> None:
         """Capture a graph before a batch needs it."""

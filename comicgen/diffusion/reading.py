@@ -63,7 +63,7 @@ class Reading:
             self._current = batch, self._taken(batch)
             if upcoming and not (self._ahead and self._ahead.batch is upcoming[0]):
                 new = upcoming[0].loras if upcoming[0].loras != batch.loras else ()
-                self._ahead = _Ahead(upcoming[0], len(new), self._begin(upcoming[0], new))
+                self._ahead = self._begin(upcoming[0], new)
         return self._current[1]
 
     def forget(self) -> None:
@@ -76,8 +76,11 @@ class Reading:
         ahead, self._ahead = self._ahead, None
         return ahead.read.result()
 
-    def _begin(self, batch: Batch, loras: Sequence[Lora]) -> Future[Read]:
-        """Read a batch in a thread that does not keep the process, should a disk never answer."""
+    def _begin(self, batch: Batch, loras: Sequence[Lora]) -> _Ahead | None:
+        """Read a batch in a thread that does not keep the process, should a disk never answer.
+
+        None where the system has no thread left: then it is read in its own turn.
+        """
         found: Future[Read] = Future()
 
         def read() -> None:
@@ -86,8 +89,11 @@ class Reading:
             except BaseException as error:  # noqa: BLE001 - result() raises it, in its own batch
                 found.set_exception(error)
 
-        Thread(target=read, name="reading", daemon=True).start()
-        return found
+        try:
+            Thread(target=read, name="reading", daemon=True).start()
+        except RuntimeError:
+            return None
+        return _Ahead(batch, len(loras), found)
 
     def _read(self, batch: Batch, loras: Sequence[Lora] = ()) -> Read:
         draws = 1 + batch.steps if SAMPLERS[batch.sampler].noisy else 1

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from comicgen.diffusion.memory import is_out_of_memory
 from comicgen.errors import first_line
 
 
@@ -14,13 +15,13 @@ def why_not(device: torch.device, wrong: Callable[[], Iterable[str]], fault: str
     these what is the matter.
 
     Raises:
-        OutOfMemoryError: of torch, which says nothing of the kernels.
+        RuntimeError: memory ran out, which says nothing of the kernels.
     """
     try:
         with torch.cuda.device(device):
             found = sorted(set(wrong()))
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - what a compiler and its parts may raise is theirs
+    except Exception as error:  # what a compiler and its parts may raise is theirs
+        if is_out_of_memory(error):
+            raise
         return f"Triton does not work: {first_line(error)}"
     return f"{', '.join(found)} {fault}" if found else ""

@@ -110,12 +110,13 @@ def numerics_by_size(
 
     In a fused folder those sizes are plain that were measured to be quicker so, if for the whole
     storyboard they gain more than opening the model with plain numerics too takes. What is
-    `decided` stays.
+    `decided` stays; where a size of the storyboard was decided to be plain, that opening is paid.
     """
     if terms.numerics == "plain":
         return {}
-    left = {size: work for size, work in every_work(storyboard).items() if size not in decided}
-    opened = "plain" in decided.values()
+    work = every_work(storyboard)
+    left = {size: own for size, own in work.items() if size not in decided}
+    opened = "plain" in (decided.get(size) for size in work)
     opening = 0.0 if opened else terms.figures.opening.get("plain", inf)
     plain = _plainly(_arms(left, terms), opening)
     return {**decided, **{size: "plain" if size in plain else "fused" for size in left}}

@@ -16,7 +16,7 @@ class Figure:
     """Of one bucket: seconds of a step of all its lanes, called and replayed from a graph.
 
     `first_use` is what it takes to capture and check the graph, `bytes` the GPU memory of a step
-    beyond the weights.
+    or a decode, whichever takes more, beyond the weights.
     """
 
     eager: float | None = None

@@ -32,6 +32,10 @@ class LoraLayer:
     rank: int
     scale: float
 
+    @property
+    def home(self) -> Home:
+        return self.component, self.parameter
+
 
 @dataclass(frozen=True, slots=True)
 class LoraFile:

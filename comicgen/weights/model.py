@@ -48,12 +48,14 @@ class ModelFolder:
     `sample_size` is the edge of the latents it was trained on; `layers` gives, for "unet",
     "text_encoder" and "text_encoder_2", the shape of every parameter by its normalised name;
     `weights` the files of these three and of "vae"; `unet` is the UNet's config; `schedule` how
-    it was trained to see noise, in the words of diffusers' schedulers.
+    it was trained to see noise, in the words of diffusers' schedulers. `force_upcast` asks for the
+    VAE in float32, as 16 bits may be too narrow for it.
     """
 
     folder: Path
     sample_size: int
     force_zeros_for_empty_prompt: bool
+    force_upcast: bool
     layers: Mapping[str, Mapping[str, tuple[int, ...]]]
     weights: Mapping[str, Weights]
     unet: Mapping[str, Any]
@@ -101,6 +103,7 @@ def read_model(folder: Path) -> ModelFolder:
         folder=folder,
         sample_size=_sample_size(folder, configs["unet"]),
         force_zeros_for_empty_prompt=index.get("force_zeros_for_empty_prompt", True) is True,
+        force_upcast=bool(configs["vae"].get("force_upcast", True)),
         layers={part: _shapes(weights[part]) for part in ("unet", *TEXT_ENCODERS)},
         weights=weights,
         unet=configs["unet"],
