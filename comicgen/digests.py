@@ -9,9 +9,12 @@ import atexit
 import hashlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
+from io import FileIO
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from comicgen.cache import cache_folder, read_cache, write_cache
@@ -19,6 +22,8 @@ from comicgen.cache import cache_folder, read_cache, write_cache
 SETTLED = 2_000_000_000  # ns; the coarsest clock of a common file system, FAT, ticks every 2 s
 MANY = 8192  # entries, about 1 MB of JSON
 WORTH_SAVING = 64 << 20  # bytes, about 0.1 s of reading; less is saved when the program ends
+LARGE = 1 << 30  # bytes, whose reading takes a second or so
+AT_ONCE = 64 << 20  # bytes: a thread that computes lets others go on no sooner than it must
 
 Entry = tuple[int, int, str]  # size in bytes, mtime in ns, SHA-256 in hex
 
@@ -43,6 +48,27 @@ def digest_files(folder: Path, files: Iterable[Path]) -> str:
     names = sorted(file.relative_to(folder).as_posix() for file in files)
     lines = (f"{digest_file(folder / name)} {name}\n" for name in names)
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@contextmanager
+def while_digesting(work: Callable[[], object]) -> Iterator[None]:
+    """Have a thread do some work as soon as a large file must be read, as Python is free then.
+
+    What goes wrong there is not told: whoever needs the work does it again.
+    """
+
+    def quietly() -> None:
+        with suppress(Exception):
+            work()
+
+    _meanwhile.append(quietly)
+    try:
+        yield
+    finally:
+        _meanwhile.clear()
+
+
+_meanwhile: list[Callable[[], object]] = []
 
 
 def _cache_file() -> Path | None:
@@ -72,8 +98,10 @@ class _Digests:
         if (size, mtime) == (before.st_size, before.st_mtime_ns):
             return digest
         now = time.time_ns()
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if before.st_size >= LARGE and _meanwhile:
+            Thread(target=_meanwhile.pop(), name="while digesting").start()
+        with path.open("rb", buffering=0) as file:
+            digest = _digest(file, min(before.st_size + 1, AT_ONCE))
             after = os.fstat(file.fileno())
         unchanged = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
         if unchanged and after.st_mtime_ns < now - SETTLED:
@@ -95,6 +123,13 @@ class _Digests:
             entries = {key: entry for key, entry in entries.items() if os.path.exists(key)}
         write_cache(self._file, entries)
         self._new, self._unsaved = {}, 0
+
+
+def _digest(file: FileIO, at_once: int) -> str:
+    digest, part = hashlib.sha256(), memoryview(bytearray(at_once))
+    while read := file.readinto(part):
+        digest.update(part[:read])
+    return digest.hexdigest()
 
 
 def _read(file: Path | None) -> dict[str, Entry]:

@@ -4,6 +4,7 @@ import itertools
 import shutil
 import socket
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,11 +30,12 @@ from drawings import (
 )
 from lora_files import Recipe, lora_at, write_peft
 
+from comicgen.diffusion import engine as drawing
 from comicgen.diffusion import lora, reading
 from comicgen.diffusion.engine import DiffusionEngine
 from comicgen.diffusion.models import Components
 from comicgen.environment import current
-from comicgen.errors import InputError
+from comicgen.errors import InputError, MachineError, NumericsError
 from comicgen.pocket import MODEL
 from comicgen.sizes import Size
 from comicgen.storyboard import Model, Panel
@@ -284,3 +286,32 @@ def test_a_model_that_changed_since_the_storyboard_was_read_is_not_drawn_with(
 
     with pytest.raises(InputError, match="has changed since the storyboard was read"):
         DiffusionEngine.open(model, current("cpu", None))
+
+
+def opened_with(tried: Future[str], monkeypatch: pytest.MonkeyPatch) -> DiffusionEngine:
+    """An engine with fused numerics, of which that was found out."""
+    monkeypatch.setattr(drawing, "begin", lambda device, dtype: tried)
+    return DiffusionEngine.open(model_at(MODEL), current("cpu", None).drawing("fused"))
+
+
+def test_fused_numerics_that_do_not_work_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Future[str]()
+    tried.set_result("Triton does not work: no compiler")
+    with pytest.raises(NumericsError, match="Triton does not work: no compiler"):
+        opened_with(tried, monkeypatch)
+    fine = Future[str]()
+    fine.set_result("")
+    assert opened_with(fine, monkeypatch)._model.fused
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [("CUDA error: out of memory", "does not fit into"), ("unspecified", "cannot be used")],
+)
+def test_a_gpu_that_fails_while_kernels_are_tried_is_told_of(
+    error: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = Future[str]()
+    tried.set_exception(RuntimeError(error))
+    with pytest.raises(MachineError, match=said):
+        opened_with(tried, monkeypatch)

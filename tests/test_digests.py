@@ -5,8 +5,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -248,3 +250,28 @@ def test_links_are_followed(model: Path) -> None:
     (model / "unet").symlink_to(model.parent / "stored")
 
     assert digest(model) == before
+
+
+def test_work_is_done_while_a_large_file_is_digested_for_the_first_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and not where all is known; what goes wrong in it does not matter."""
+    small, large = write(tmp_path / "small", "1"), write(tmp_path / "large", "22")
+    monkeypatch.setattr(digests, "LARGE", 2)
+    done = Queue[str]()
+
+    def work() -> None:
+        done.put(threading.current_thread().name)
+        raise RuntimeError("of no matter")
+
+    with digests.while_digesting(work):
+        digest_file(small)
+        assert done.empty()
+        digest_file(large)
+        assert done.get(timeout=20) == "while digesting"
+    with digests.while_digesting(work):
+        digest_file(large)
+    write(large, "333")
+    assert digest_file(large) == sha("333")
+
+    assert done.empty()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.models import Components, load_controlnet
-from comicgen.diffusion.workplace import exact_convolutions
+from comicgen.diffusion.precision import exact_convolutions
 from comicgen.sizes import Size
 from comicgen.storyboard import Model
 

@@ -9,15 +9,16 @@ import figures
 import full_size
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 - the field's name for it
 from bench_parts.replays import Desk
 from torch import Tensor
 
-from comicgen.diffusion import fused_operations
+from comicgen.diffusion import fused_operations, together
 from comicgen.diffusion.fused import fuse, fuse_decoder, text_keys
-from comicgen.diffusion.fused_check import distance, why_not_fused, wrong_operations
+from comicgen.diffusion.fused_check import begin, distance, wrong_operations
 from comicgen.diffusion.graph_task import Task
 from comicgen.diffusion.lean import lean
-from comicgen.diffusion.workplace import exact_convolutions
+from comicgen.diffusion.precision import exact_convolutions
 from comicgen.sizes import Size
 
 pytestmark = pytest.mark.gpu
@@ -43,7 +44,7 @@ def test_every_kernel_is_its_reference(dtype: torch.dtype) -> None:
 def test_kernels_are_used_wherever_torch_rounds_convolutions_by_itself() -> None:
     """To TF32, as it does in a process of its own until it is told otherwise."""
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
-        assert why_not_fused.__wrapped__(GPU, torch.float16) == ""
+        assert begin.__wrapped__(GPU, torch.float16).result() == ""
 
 
 SHAPES = (
@@ -78,17 +79,63 @@ def test_pictures_of_sdxls_shapes_are_normalised(shape: tuple[int, int, int]) ->
 @pytest.mark.parametrize("width", [640, 1280, 2560])
 def test_a_row_of_tokens_has_the_same_bits_alone(width: int) -> None:
     chance = torch.randn
-    x, other = (chance(5, 100, width, device=GPU).half() for _ in range(2))
+    x, before = chance(5, 100, width, device=GPU).half(), chance(width, device=GPU)
     weight, bias = (chance(width, device=GPU).half() for _ in range(2))
-    added, normed = fused_operations.add_layer_norm(x.clone(), other, weight, bias, 1e-5)
+    normed = fused_operations.layer_norm(x, before, weight, bias, 1e-5)
     gated = fused_operations.geglu(x)
 
     for row in range(5):
         own = slice(row, row + 1)
-        alone = fused_operations.add_layer_norm(x[own].clone(), other[own], weight, bias, 1e-5)
-        assert torch.equal(added[own], alone[0])
-        assert torch.equal(normed[own], alone[1])
+        alone = fused_operations.layer_norm(x[own].clone(), before, weight, bias, 1e-5)
+        assert torch.equal(normed[own], alone)
         assert torch.equal(gated[own], fused_operations.geglu(x[own].clone()))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_convolution_into_its_place_has_the_bits_of_one_alone(
+    stride: int, shape: tuple[int, int, int]
+) -> None:
+    x = torch.randn(8, *shape, device=GPU).half().to(memory_format=torch.channels_last)
+    weight = torch.randn(320, shape[0], 3, 3, device=GPU).half() / 30
+    weight = weight.to(memory_format=torch.channels_last)
+    for own in (x, x[:, :, 1:]):  # which is not laid out as a picture alone, and done otherwise
+        alone = [F.conv2d(each, weight, None, stride, 1) for each in own.split(2)]
+        operation = together._Operation(F.conv2d, [own], [weight, None, stride, 1], {}, 4)
+        assert torch.equal(operation.done(1), torch.cat(alone))
+        assert operation.most_at_once() > 0
+
+
+def test_all_that_a_network_draws_with_is_compiled_when_kernels_are_tried() -> None:
+    """So that a capture or a first picture does not wait for a compiler."""
+    from triton import JITFunction
+
+    from comicgen.diffusion import fused_kernels
+
+    def compiled() -> int:
+        kernels = [each for each in vars(fused_kernels).values() if isinstance(each, JITFunction)]
+        assert kernels
+        return sum(len(cache[0]) for each in kernels for cache in each.device_caches.values())
+
+    for each in vars(fused_kernels).values():
+        if isinstance(each, JITFunction):
+            each.device_caches.clear()
+    assert begin.__wrapped__(GPU, torch.float16).result() == ""
+    tried = compiled()
+    unet = full_size.unet(GPU)
+    controlnet, vae = full_size.controlnet(unet).half(), full_size.vae(GPU).half()
+    unet.half()
+    for network in (unet, controlnet):
+        fuse(network)
+    fuse_decoder(vae)
+    desk = Desk.beside(unet, controlnet)
+    with desk.working():
+        for size in (SQUARE, Size(832, 1216)):
+            desk.eager(desk.task(size, 2, True))
+            vae.decode(torch.randn(1, 4, size.height // 8, size.width // 8, device=GPU).half())
+
+    assert tried > 10
+    assert compiled() == tried
 
 
 class Networks:

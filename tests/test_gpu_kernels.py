@@ -11,7 +11,7 @@ from diffusers.models.resnet import ResnetBlock2D
 from torch import Tensor, nn
 
 from comicgen.diffusion.lean import why_without_kernels
-from comicgen.diffusion.models import PRECISIONS
+from comicgen.diffusion.precision import PRECISIONS
 
 pytestmark = pytest.mark.gpu
 

@@ -351,15 +351,17 @@ def test_what_torch_compile_did_in_its_time_counts_when_it_goes_on(
         {**first, **steady},
     ]
 
+    def command(_: object, caches: Path) -> dict[str, Any]:
+        own.append(caches.name)
+        return {cold.FIRST: 2.0}
+
     def child(arm: str, _: object, caches: Path, limit: float | None = None) -> dict[str, Any]:
-        if arm == "ours":
-            own.append(arm)
-            return {cold.FIRST: 2.0}
         seen.append((caches / "compiled").exists())
         (caches / "compiled").touch()
         assert (arm, limit) == ("max-autotune", cold.LIMIT)
         return dict(tries[len(seen) - 1])
 
+    monkeypatch.setattr(cold, "_command", command)
     monkeypatch.setattr(cold, "_child", child)
     told = [cold.measure_tuned(setting) for _ in tries]
 
@@ -383,6 +385,7 @@ def test_what_was_compiled_before_a_kill_is_not_taken_for_a_cold_start(
         assert not (caches / "compiled").exists()
         return {cold.FIRST: 1.0}
 
+    monkeypatch.setattr(cold, "_command", lambda setting, caches: {cold.FIRST: 2.0})
     monkeypatch.setattr(cold, "_child", child)
     assert cold.measure_tuned(SimpleNamespace(kept=tmp_path))["theirs"] == {cold.FIRST: 1.0}
 
@@ -426,7 +429,7 @@ def test_a_kernel_is_told_by_its_name() -> None:
         ),
         "nvjet_sm90_hsh_256x128_64x4_2x1_v_bz_coopA_bias_TNT": "products",
         "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64": "products",
-        "_add_layer_norm": "our kernels",
+        "_layer_norm": "our kernels",
         "Memcpy DtoH (Device -> Pinned)": "copies",
         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>": (
             "torch's other kernels"

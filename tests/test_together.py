@@ -38,8 +38,42 @@ def test_an_operation_that_sees_the_batch_is_done_picture_by_picture(
     with Together(pictures, verdicts):
         found = across(x)
 
-    assert list(verdicts.found.values()) == [False]
+    assert list(verdicts.found.values()) == [1]
     assert torch.equal(found, torch.cat([across(own) for own in x.split(rows)]))
+
+
+def test_halves_of_a_batch_are_done_at_once_where_they_have_the_bits_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = []
+
+    def sees_more_than_two(x: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(x))
+        return x * (1 + (len(x) > 2))
+
+    monkeypatch.setattr(together, "_BY_ROW", {sees_more_than_two: 1})
+    x = noise(8, 5)
+    operation = together._Operation(sees_more_than_two, [x], [], {}, 8)
+    at_once = operation.most_at_once()
+    sizes.clear()
+
+    assert at_once == 2
+    assert torch.equal(operation.done(at_once), x)
+    assert sizes == [2] * 4
+
+
+def test_what_has_other_bits_even_one_by_one_is_done_in_the_plainest_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a convolution would be, were it not what `conv2d` calls."""
+    done = together._Operation.done
+
+    def other(self: Any, at_once: int) -> torch.Tensor:
+        return done(self, at_once) + (at_once > 0)
+
+    monkeypatch.setattr(together._Operation, "done", other)
+
+    assert together._Operation(torch.relu, [noise(3, 5)], [], {}, 3).most_at_once() == 0
 
 
 def test_one_that_does_not_is_done_at_once(watched: None) -> None:
@@ -47,7 +81,7 @@ def test_one_that_does_not_is_done_at_once(watched: None) -> None:
     with Together(4, verdicts):
         found = torch.softmax(x, 1)
 
-    assert list(verdicts.found.values()) == [True]
+    assert list(verdicts.found.values()) == [4]
     assert torch.equal(found, torch.softmax(x, 1))
 
 
@@ -56,7 +90,7 @@ def test_numbers_that_look_alike_do_not_deceive(watched: None) -> None:
     with Together(2, verdicts := Verdicts()):
         across(torch.zeros(2, 5))
 
-    assert list(verdicts.found.values()) == [False]
+    assert list(verdicts.found.values()) == [1]
 
 
 def test_what_was_tried_is_not_tried_again(watched: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +132,7 @@ def test_the_same_is_tried_the_same_way_in_every_run(watched: None) -> None:
     """Whatever was drawn from torch's own generator before."""
     seen = []
 
-    def watch(operation: together._Operation) -> bool:
+    def watch(operation: together._Operation, at_once: int) -> bool:
         seen.append(operation._like(torch.Generator().manual_seed(0)).rows[0])
         return True
 
@@ -128,21 +162,21 @@ def test_a_sum_that_is_split_for_a_batch_is_noticed_after_rounding(
         parts = usual(wide[..., :half], weights[..., :half])
         return (parts + usual(wide[..., half:], weights[..., half:])).to(x.dtype)
 
-    monkeypatch.setattr(together, "_CHANNELS", {split: -1})
+    monkeypatch.setattr(together, "_CHANNELS", {split: (-1, 1)})
     x, weight = torch.zeros(4, 1280, dtype=dtype), torch.zeros(width, 1280, dtype=dtype)
 
-    assert not together._Operation(split, [x], [weight], {}, 2).agrees()
+    assert not together._Operation(split, [x], [weight], {}, 2).agrees(2)
 
 
 class Tried(together._Operation):
-    def agrees(self) -> bool:
+    def agrees(self, at_once: int) -> bool:
         raise AssertionError("tried again")
 
 
 def test_where_there_is_no_room_to_try_the_bits_are_kept(
     watched: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Any) -> bool:
+    def full(self: Any, at_once: int) -> bool:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(together._Operation, "agrees", full)
@@ -208,3 +242,34 @@ def test_a_batch_predicts_what_each_picture_predicts_alone(
     for place in range(3):
         assert torch.equal(whole[place], predicted(slice(place, place + 1))[0])
     assert torch.equal(predicted(slice(1, 3)), whole[1:])
+
+
+@pytest.mark.parametrize("sees", [False, True])
+@pytest.mark.parametrize("width", [16, 5])
+def test_a_product_that_adds_itself_does_so_once_and_in_place(
+    width: int, sees: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole or picture by picture, of which some do not lie where one alone would."""
+    x, y, weight = noise(6, width), noise(6, 7), noise(width, 7)
+    expected = [x[i : i + 2].clone().addmm_(y[i : i + 2], weight.t()) for i in (0, 2, 4)]
+    monkeypatch.setattr(
+        together._Operation, "agrees", lambda self, at_once: not (sees and at_once > 1)
+    )
+    with Together(3, verdicts := Verdicts()):
+        found = x.addmm_(y, weight.t())
+
+    assert found is x
+    torch.testing.assert_close(x, torch.cat(expected))
+    assert [*verdicts.found.values()] == [1 if sees else 3]
+
+
+def test_a_product_that_adds_itself_is_tried_on_other_numbers() -> None:
+    x, y, weight = noise(4, 16), noise(4, 7), noise(16, 7)
+    given = x.clone(), y.clone(), weight.clone()
+    with Together(2, verdicts := Verdicts()):
+        x.addmm_(y, weight.t())
+
+    assert len(verdicts.found) == 1
+    torch.testing.assert_close(x, given[0].addmm_(given[1], given[2].t()))
+    assert torch.equal(y, given[1])
+    assert torch.equal(weight, given[2])

@@ -15,6 +15,7 @@ from comicgen.cli.graphs import Wish, graph_options
 from comicgen.cli.say import answer, say
 from comicgen.cli.situation import Wish as NumericsWish
 from comicgen.cli.situation import look
+from comicgen.digests import while_digesting
 from comicgen.environment import current
 from comicgen.errors import ComicgenError, CommandError, Complaint, MachineError, StoryboardError
 from comicgen.outputs import manifest_schema
@@ -176,12 +177,13 @@ def render(
     json: Json = False,
 ) -> None:
     """Draw what is not done: new, changed, missing, damaged and failed candidates."""
-    from comicgen.cli.rendering import Order, carry_out
+    from comicgen.cli.rendering import Order, carry_out, import_engine
 
     if redo + reseed + (more is not None) > 1:
         raise CommandError("--redo, --reseed and --more exclude each other; choose one")
     kind: Kind | None = "redo" if redo else "reseed" if reseed else "more" if more else None
-    seen = look(story, output, device)
+    with while_digesting(import_engine):
+        seen = look(story, output, device)
     options = graph_options(graphs, precapture, debug_graphs, seen.environment)
     chosen = _selection(panel, candidate, failed)
     order = Order(chosen, kind, more, numerics, options, verbose, json)
@@ -221,8 +223,10 @@ def calibrate(
 ) -> None:
     """Measure on this GPU what the storyboard's batches cost, once, for `plan` and `render`."""
     from comicgen.cli.calibrating import calibrate
+    from comicgen.cli.rendering import import_engine
 
-    storyboard = load(story)
+    with while_digesting(import_engine):
+        storyboard = load(story)
     reports.warn(storyboard)
     calibrate(storyboard, current(device, storyboard.precision), numerics, batch, json)
 

@@ -12,12 +12,13 @@ from comicgen.diffusion.attention import choose
 from comicgen.diffusion.clock import Clock
 from comicgen.diffusion.decode import Decoder, Decoding
 from comicgen.diffusion.denoising import Denoised, Denoising
-from comicgen.diffusion.fused_check import why_not_fused
+from comicgen.diffusion.fused_check import begin
 from comicgen.diffusion.graph_cache import GraphCache
 from comicgen.diffusion.lean import why_without_kernels
 from comicgen.diffusion.memory import Memory, is_out_of_memory
-from comicgen.diffusion.models import PRECISIONS, Components, load_model
+from comicgen.diffusion.models import Components, load_model
 from comicgen.diffusion.painter import Painter, ahead
+from comicgen.diffusion.precision import place_of
 from comicgen.diffusion.sampling import draw_noise
 from comicgen.diffusion.text import TextEncoding
 from comicgen.diffusion.unchanged import check_unchanged
@@ -79,19 +80,17 @@ class DiffusionEngine:
             MachineError: the model does not fit into the device's memory.
             NumericsError: the device cannot draw with these numerics.
         """
-        place = torch.device(environment.device)
-        if place.type == "cuda":
-            place = torch.device("cuda", place.index or 0)
-        else:
+        place, dtype = place_of(environment)
+        if place.type == "cpu":
             torch.set_num_threads(environment.threads)
-        dtype, fused = PRECISIONS[environment.precision], environment.numerics != "plain"
+        tried = begin(place, dtype) if environment.numerics != "plain" else None
         try:
-            if fused and (reason := why_not_fused(place, dtype)):
+            loaded = load_model(model.folder, place, dtype, fused=tried is not None)
+            if tried and (reason := tried.result()):
                 raise NumericsError(
                     f"{place} cannot draw with fused numerics ({reason}); mend that, or use "
                     "--numerics plain in a new folder"
                 )
-            loaded = load_model(model.folder, place, dtype, fused)
             check_unchanged(model.folder, model.digest, loaded.folder.files)
             return cls(loaded, options, environment.numerics)
         except CandidateError as error:

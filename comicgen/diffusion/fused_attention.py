@@ -17,18 +17,18 @@ from diffusers.models.transformers.transformer_2d import Transformer2DModel
 from torch import Tensor, nn
 
 from comicgen.diffusion.fused_modules import GroupNorm
-from comicgen.diffusion.fused_operations import add_layer_norm, geglu
+from comicgen.diffusion.fused_operations import geglu, layer_norm
 
 
-class Linear(nn.Module):
-    """Several layers that read the same, by one product.
+class _SideBySide(nn.Module):
+    """Parameters that are read together.
 
-    It cannot be copied, cast or moved: its weights would part from those of the layers.
+    It cannot be copied, cast or moved: they would part from those of the layers.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
         super().__init__()
-        self._weight = _side_by_side([layer.weight for layer in layers])
+        self.joined = _side_by_side(parameters)
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         raise TypeError("a fused network cannot be copied; copy it before")
@@ -36,15 +36,41 @@ class Linear(nn.Module):
     def _apply(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("a fused network cannot be cast or moved; do so before")
 
+
+class Linear(_SideBySide):
+    """Several layers that read the same, by one product."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__([layer.weight for layer in layers])
+
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., sum of their widths)."""
-        return F.linear(x, self._weight)
+        return F.linear(x, self.joined)
+
+
+class Biases(_SideBySide):
+    """Biases of layers of one width, which are added one after the other."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__([layer.bias for layer in layers])
+        self._width = layers[0].out_features
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """All of them (D,), and before each minus those that are yet to come, itself too (n, D).
+
+        Both in float32, or what is wider.
+        """
+        each = self.joined.view(-1, self._width)
+        done = each.cumsum(0, dtype=torch.promote_types(each.dtype, torch.float32))
+        return done[-1], done - each - done[-1]
 
 
 class TransformerBlock(nn.Module):
     """A block of SDXL's transformers: attention to itself, to the text, and a feed-forward.
 
-    Each part leaves what it adds to the next one, whose norm adds it.
+    The product at the end of each part adds itself to what the part began with. Its bias is not
+    added there: `Transformer` has added all of them before, and each norm takes back those that
+    are yet to come.
     """
 
     @staticmethod
@@ -58,6 +84,7 @@ class TransformerBlock(nn.Module):
             and all(_is_plain_attention(each) for each in (block.attn1, block.attn2))
             and type(block.ff.net[0]) is GEGLU
             and isinstance(block.ff.net[2], nn.Linear)
+            and all(layer.bias is not None for layer in _last(block))
             and getattr(block, "fuser", None) is None
             and block._chunk_size is None
         )
@@ -71,23 +98,21 @@ class TransformerBlock(nn.Module):
         self.first = 0
         """Where its keys and values begin among those of all blocks."""
 
-    def forward(self, x: Tensor, pending: Tensor | None, text: Tensor) -> tuple[Tensor, Tensor]:
-        """x (R, N, D), what is to be added to it, and `TextKeys` (R, 77, T) -> the same two."""
-        x, normed = self._normed(self.norm1, x, pending)
-        heads = self.attn1.heads
-        query, key, value = self._qkv(normed).chunk(3, dim=-1)
-        pending = self.attn1.to_out[0](_attend(query, key, value, heads))
-        x, normed = self._normed(self.norm2, x, pending)
-        width = self.attn2.inner_dim
-        key, value = text[..., self.first : self.first + 2 * width].chunk(2, dim=-1)
-        pending = self.attn2.to_out[0](_attend(self.attn2.to_q(normed), key, value, heads))
-        x, normed = self._normed(self.norm3, x, pending)
-        return x, self.ff.net[2](geglu(self.ff.net[0].proj(normed)))
+    def forward(self, x: Tensor, before: Tensor, text: Tensor) -> None:
+        """Add to x (R, N, D), in place, what the block makes of it and `TextKeys` (R, 77, T).
 
-    def _normed(
-        self, norm: nn.LayerNorm, x: Tensor, pending: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        return add_layer_norm(x, pending, norm.weight, norm.bias, norm.eps)
+        `before` (3, D) is what the norm of each part adds to x.
+        """
+        heads, width = self.attn1.heads, self.attn2.inner_dim
+        attended, read, fed = _last(self)
+        normed = _normed(self.norm1, x, before[0])
+        query, key, value = self._qkv(normed).chunk(3, dim=-1)
+        _add_product(x, _attend(query, key, value, heads), attended)
+        normed = _normed(self.norm2, x, before[1])
+        key, value = text[..., self.first : self.first + 2 * width].chunk(2, dim=-1)
+        _add_product(x, _attend(self.attn2.to_q(normed), key, value, heads), read)
+        normed = _normed(self.norm3, x, before[2])
+        _add_product(x, geglu(self.ff.net[0].proj(normed)), fed)
 
 
 class Transformer(nn.Module):
@@ -100,6 +125,7 @@ class Transformer(nn.Module):
             type(module) is Transformer2DModel
             and module.is_input_continuous
             and module.use_linear_projection
+            and module.proj_in.bias is not None
             and all(TransformerBlock.stands_for(block) for block in module.transformer_blocks)
         )
 
@@ -110,16 +136,19 @@ class Transformer(nn.Module):
         self.transformer_blocks = nn.ModuleList(
             TransformerBlock(block) for block in module.transformer_blocks
         )
+        layers = [layer for block in module.transformer_blocks for layer in _last(block)]
+        self._biases = Biases(layers)
 
     def forward(
         self, hidden_states: Tensor, encoder_hidden_states: Tensor, **_: Any
     ) -> tuple[Tensor]:
         """(R, C, H, W) and `TextKeys` (R, 77, T) -> (R, C, H, W)."""
-        x, pending = self.proj_in(_tokens(self.norm(hidden_states))), None
-        for block in self.transformer_blocks:
-            x, pending = block(x, pending, encoder_hidden_states)
-        projected = self.proj_out(x if pending is None else x + pending)
-        return (_picture(projected, hidden_states) + hidden_states,)
+        biases, before = self._biases()
+        bias = (self.proj_in.bias + biases).to(hidden_states.dtype)
+        x = F.linear(_tokens(self.norm(hidden_states)), self.proj_in.weight, bias)
+        for block, own in zip(self.transformer_blocks, before.split(3), strict=True):
+            block(x, own, encoder_hidden_states)
+        return (_picture(self.proj_out(x), hidden_states) + hidden_states,)
 
 
 class TextKeys(nn.Module):
@@ -170,6 +199,20 @@ class PixelAttention(nn.Module):
         query, key, value = self.to_q(tokens), self.to_k(tokens), self.to_v(tokens)
         attended = self.to_out[0](_attend(query, key, value, heads=1))
         return torch.add(hidden_states, _picture(attended, hidden_states), alpha=self.gain)
+
+
+def _last(block: Any) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+    """The layers at the ends of the parts of a block."""
+    return block.attn1.to_out[0], block.attn2.to_out[0], block.ff.net[2]
+
+
+def _normed(norm: nn.LayerNorm, x: Tensor, before: Tensor) -> Tensor:
+    return layer_norm(x, before, norm.weight, norm.bias, norm.eps)
+
+
+def _add_product(x: Tensor, y: Tensor, layer: nn.Linear) -> None:
+    """Add to x (R, N, D), in place, what a layer makes of y (R, N, K), without its bias."""
+    x.view(-1, x.shape[-1]).addmm_(y.view(-1, y.shape[-1]), layer.weight.t())
 
 
 def _is_plain_attention(layer: Any) -> bool:

@@ -1,6 +1,8 @@
 """Whether the fused kernels work on a device: each against its reference in float32."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -8,38 +10,50 @@ import torch
 from torch import Tensor
 
 from comicgen.diffusion import fused_operations
+from comicgen.diffusion.precision import exact_convolutions
 from comicgen.diffusion.trial import why_not
-from comicgen.diffusion.workplace import exact_convolutions
 
 _NEAR = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 """Relative distances that rounding leaves."""
 
 
 @cache
-def why_not_fused(device: torch.device, dtype: torch.dtype) -> str:
-    """Why fused kernels cannot be used; empty where they can. Compiles them on a new machine."""
+def begin(device: torch.device, dtype: torch.dtype) -> Future[str]:
+    """Have a thread find out why fused kernels cannot be used; empty where they can.
+
+    On a new machine they are compiled, several at once, which takes seconds.
+    """
     types = {dtype, torch.float16}  # a VAE is in float16 whatever the rest is in
 
     def wrong() -> list[str]:
-        with torch.inference_mode(), exact_convolutions():
+        with exact_convolutions():
             return [name for own in types for name in wrong_operations(device, own)]
 
-    return why_not(device, wrong, "would be wrong")
+    beside = ThreadPoolExecutor(1)
+    found = beside.submit(why_not, device, wrong, "would be wrong")
+    beside.shutdown(wait=False)
+    return found
 
 
-def wrong_operations(device: torch.device, dtype: torch.dtype) -> Iterator[str]:
+def wrong_operations(device: torch.device, dtype: torch.dtype) -> list[str]:
     """The operations whose results are not near those of their references.
 
     Raises:
         Exception: whatever Triton, or a compiler that it needs, cannot do.
     """
-    for name, arguments in _examples():
+
+    @torch.inference_mode()
+    def is_near(name: str, arguments: tuple[Any, ...]) -> bool:
         operation: Callable[..., Any] = getattr(fused_operations, name)
         expected = operation(*arguments)
-        found = operation(*(_there(each, device, dtype) for each in arguments))
-        results = zip(_tensors(found), _tensors(expected), strict=True)
-        if not all(distance(one, other) < _NEAR[dtype] for one, other in results):
-            yield name
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            found = operation(*(_there(each, device, dtype) for each in arguments))
+        return distance(found, expected) < _NEAR[dtype]
+
+    names, arguments = zip(*_examples(), strict=True)
+    with ThreadPoolExecutor(len(names)) as threads:
+        near = threads.map(is_near, names, arguments)
+        return [name for name, each in zip(names, near, strict=True) if not each]
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -49,7 +63,10 @@ def distance(found: Tensor, expected: Tensor) -> float:
 
 
 def _examples() -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Arguments that need more than one tile in every direction, and end within one."""
+    """Arguments that need more than one tile in every direction, and end within one.
+
+    All that SDXL's networks compile is compiled for these. What stays in float32 is in float64.
+    """
     chance = torch.Generator().manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
@@ -62,23 +79,23 @@ def _examples() -> Iterator[tuple[str, tuple[Any, ...]]]:
     large, small = numbers(1, 64, 210, 200), 2.0**-6  # more tiles than chunks, more chunks than 32
     norm = (numbers(64), numbers(64), 1e-3, True, numbers(1, 64), (small, small))
     yield "group_norm", (small * 0.1 * large, 32, *norm)
+    for wide in (96, 2560):
+        yield "group_norm", (numbers(1, wide, 5, 14), 32, numbers(wide), numbers(wide), 1e-5, True)
     yield "add", (picture, channels[0], numbers(2, 96, 40, 14), channels[1], 0.5)
+    yield "add", (picture, channels[0], numbers(2, 96, 40, 14))
     yield "add", (picture, channels[0])
+    yield "add", (numbers(2, 3, 40, 14), numbers(3))
     for width in (640, 1280):
-        tokens, affine = numbers(2, 7, width), (numbers(width), numbers(width), 1e-5)
-        yield "add_layer_norm", (tokens, numbers(2, 7, width), *affine)
-        yield "add_layer_norm", (0.002 * tokens, None, *affine)
+        tokens, (before, *affine) = numbers(2, 7, width), (numbers(width) for _ in range(3))
+        yield "layer_norm", (tokens, before.double(), *affine, 1e-5)
+        yield "layer_norm", (0.002 * tokens, 0.002 * before.double(), *affine, 1e-5)
     yield "geglu", (3 * numbers(2, 7, 1280),)
-    yield "weigh", (picture, numbers(2, 1, 1, 1))
-    yield "upsample", (picture, numbers(48, 96, 3, 3), numbers(48), 0.5)
+    yield "weigh", (picture, numbers(2, 1, 1, 1).double())
+    yield "upsample", (picture, numbers(80, 96, 3, 3), numbers(80), 0.5)
 
 
 def _there(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
     if not isinstance(value, Tensor):
         return value
-    there = value.to(device, dtype)
+    there = value.to(device, torch.float32 if value.dtype == torch.float64 else dtype)
     return there.to(memory_format=torch.channels_last) if there.ndim == 4 else there
-
-
-def _tensors(value: Any) -> tuple[Tensor, ...]:
-    return value if isinstance(value, tuple) else (value,)

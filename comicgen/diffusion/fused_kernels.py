@@ -92,17 +92,15 @@ def add(
     return x
 
 
-def add_layer_norm(
-    x: Tensor, other: Tensor | None, weight: Tensor, bias: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """The sum in the memory of x."""
+def layer_norm(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """A few tokens at once."""
     normed = torch.empty_like(x)
     width = x.shape[-1]
     tokens = x.numel() // width
     each = 4 if width <= 1024 else 2
-    _add_layer_norm[triton.cdiv(tokens, each),](
+    _layer_norm[triton.cdiv(tokens, each),](
         x,
-        other,
+        before,
         weight,
         bias,
         normed,
@@ -113,7 +111,7 @@ def add_layer_norm(
         triton.next_power_of_2(width),
         num_warps=4,
     )
-    return x, normed
+    return normed
 
 
 def geglu(x: Tensor) -> Tensor:
@@ -303,18 +301,16 @@ def _add(
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _add_layer_norm(
-    x, other, weight, bias, normed, tokens, width, eps, TOKENS: tl.constexpr, WIDTH: tl.constexpr
+def _layer_norm(
+    x, before, weight, bias, normed, tokens, width, eps, TOKENS: tl.constexpr, WIDTH: tl.constexpr
 ):
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     column = tl.arange(0, WIDTH)
     own = column < width
     there = (token < tokens)[:, None] & own[None, :]
     at = token.to(tl.int64)[:, None] * width + column[None, :]
-    value = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
-    if other is not None:
-        value += tl.load(other + at, mask=there, other=0.0).to(tl.float32)
-        tl.store(x + at, value.to(x.dtype.element_ty), mask=there)
+    added = tl.load(before + column, mask=own, other=0.0).to(tl.float32)
+    value = tl.load(x + at, mask=there, other=0.0).to(tl.float32) + added[None, :]
     middle = tl.sum(value, 1) / width
     off = tl.where(there, value - middle[:, None], 0.0)
     rstd = tl.rsqrt(tl.sum(off * off, 1) / width + eps)

@@ -76,15 +76,12 @@ def add(
 
 
 @_by_kernel
-def add_layer_norm(
-    x: Tensor, other: Tensor | None, weight: Tensor, bias: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """x + other, perhaps in the memory of x, and its layer normalisation (arXiv 1607.06450).
+def layer_norm(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Layer normalisation (arXiv 1607.06450) of x + before.
 
-    `x` and `other` are (R, N, D), contiguous.
+    `x` is (R, N, D), contiguous; `before` (D,), float32 where x is on a GPU.
     """
-    x = x if other is None else x + other
-    return x, F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    return F.layer_norm(x + before.to(x.dtype), x.shape[-1:], weight, bias, eps)
 
 
 @_by_kernel

@@ -21,8 +21,6 @@ from comicgen.errors import InputError
 from comicgen.sizes import Size
 from comicgen.weights import ModelFolder, Weights, read_controlnet, read_model
 
-PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
 
 def _compilers() -> tuple[type[Exception], ...]:
     """What Triton raises where it cannot compile."""

@@ -2,8 +2,9 @@
 
 A library chooses kernels by the shape of the whole batch, and another kernel sums in another
 order. Within `Together` each watched operation is compared, when it is first met with a shape,
-with the same operation picture by picture. Where all bits agree it is called for the whole batch;
-where not, picture by picture. Either way a picture has the bits that it would have alone.
+with the same operation picture by picture: for the whole batch, then for halves of it and so on,
+until all bits agree. So many pictures are done at once from then on, and each has the bits that
+it would have alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,23 +16,35 @@ import torch.nn.functional as F  # noqa: N812 - the field's name for it
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_BY_ROW: Mapping[Any, int] = {F.conv2d: 1, F.linear: 1, F.scaled_dot_product_attention: 3}
+_BY_ROW: Mapping[Any, int] = {
+    F.conv2d: 1,
+    F.linear: 1,
+    F.scaled_dot_product_attention: 3,
+    Tensor.addmm_: 2,
+}
 """The watched operations, and how many of their first arguments have a row for each of the batch's.
 
 What else a network does on a GPU is done number by number, or row by row in an order of its own.
 """
 
-_CHANNELS: Mapping[Any, int] = {F.conv2d: 1, F.linear: -1}
-"""Over which dimension of the first argument products are added up; of the weights it is 1."""
+_CHANNELS: Mapping[Any, tuple[int, int]] = {
+    F.conv2d: (1, 1),
+    F.linear: (-1, 1),
+    Tensor.addmm_: (1, 0),
+}
+"""Over which dimensions of the last of these arguments and of the weights products are added up."""
+
+_IN_PLACE = (Tensor.addmm_,)
+"""Those whose result lies in the first argument."""
 
 _RESULTS, _TRIALS = 2**20, 64
 
 
 class Verdicts:
-    """Which operations may be called for a whole batch; `True` where bits agree."""
+    """How many pictures at once an operation is done for; 0 is one by one, in the plainest way."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[Any, ...], bool] = {}
+        self.found: dict[tuple[Any, ...], int] = {}
 
 
 class Together(TorchFunctionMode):
@@ -61,11 +74,10 @@ class Together(TorchFunctionMode):
         operation = _Operation(function, args[:by_row], args[by_row:], kwargs, self._pictures)
         key = operation.signature
         if key not in self._verdicts.found and not _is_capturing(operation.rows[0].device):
-            # Where there is no room to try, this call is parted, and the next one tries.
+            # Where there is no room to try, pictures are done one by one, and the next call tries.
             with suppress(torch.OutOfMemoryError):
-                self._verdicts.found[key] = operation.agrees()
-        together = self._verdicts.found.get(key, False)
-        return operation.whole() if together else operation.parted()
+                self._verdicts.found[key] = operation.most_at_once()
+        return operation.done(self._verdicts.found.get(key, 0))
 
 
 class _Operation:
@@ -85,17 +97,33 @@ class _Operation:
         given = (*self.rows, *self.others, *sorted(self.kwargs.items()))
         return self.function, self.pictures, tuple(map(_shape, given))
 
-    def whole(self) -> Tensor:
-        return self.function(*self.rows, *self.others, **self.kwargs)
+    def done(self, at_once: int) -> Tensor:
+        """The result, so many pictures at once; 0 is one by one, and what a picture alone has."""
+        if at_once == self.pictures:
+            return self.function(*self.rows, *self.others, **self.kwargs)
+        parts = self.pictures // max(at_once, 1)
+        if at_once and self.function is F.conv2d and self.rows[0].is_cuda:
+            convolved = _convolved(self.rows[0], parts, *self.others, **self.kwargs)
+            if convolved is not None:
+                return convolved
+        rows = zip(*(each.chunk(parts) for each in self.rows), strict=True)
+        made = [self.function(*map(_aligned, own), *self.others, **self.kwargs) for own in rows]
+        if self.function not in _IN_PLACE:
+            return torch.cat(made)
+        for part, own in zip(self.rows[0].chunk(parts), made, strict=True):
+            if part.data_ptr() != own.data_ptr():  # it was not aligned
+                part.copy_(own)
+        return self.rows[0]
 
-    def parted(self) -> Tensor:
-        parts = zip(*(each.chunk(self.pictures) for each in self.rows), strict=True)
-        return torch.cat(
-            [self.function(*map(_aligned, part), *self.others, **self.kwargs) for part in parts]
-        )
+    def most_at_once(self) -> int:
+        """How many pictures may be done at once: all, or half of them, and so on."""
+        at_once = self.pictures
+        while at_once and not self.agrees(at_once):
+            at_once = at_once // 2 if at_once % 2 == 0 else int(at_once > 1)
+        return at_once
 
-    def agrees(self) -> bool:
-        """Whether both ways give the same bits, for numbers in which the order of sums shows.
+    def agrees(self, at_once: int) -> bool:
+        """Whether pictures have the bits that each has alone, in numbers in which sums show.
 
         Some 10^6 results are compared, from the same seed always.
         """
@@ -103,13 +131,23 @@ class _Operation:
         left = _RESULTS
         for _ in range(_TRIALS):
             like = self._like(chance)
-            whole = like.whole()
-            if not torch.equal(whole, like.parted()):
+            again = like.copied()
+            found = like.done(at_once)
+            if not torch.equal(found, again.done(0)):
                 return False
-            left -= whole.numel()
+            left -= found.numel()
             if left <= 0:
                 break
         return True
+
+    def copied(self) -> "_Operation":
+        """The same, that changes nothing of this one."""
+        if self.function not in _IN_PLACE:
+            return self
+        first, *rows = self.rows
+        return _Operation(
+            self.function, [first.clone(), *rows], self.others, self.kwargs, self.pictures
+        )
 
     def _like(self, chance: torch.Generator) -> "_Operation":
         """The same operation on random numbers.
@@ -122,11 +160,47 @@ class _Operation:
             for given in (self.rows, self.others)
         )
         if self.function in _CHANNELS:
-            x, weight = rows[0].movedim(_CHANNELS[self.function], -1), others[0].movedim(1, -1)
+            channels, inputs = _CHANNELS[self.function]
+            x, weight = rows[-1].movedim(channels, -1), others[0].movedim(inputs, -1)
             half = x.shape[-1] // 2
             x[..., half : 2 * half] = x[..., :half]
             weight[..., half : 2 * half] = weight[..., half : 2 * half] / 256 - weight[..., :half]
+        if self.function in _IN_PLACE:
+            rows[0] /= 256
         return _Operation(self.function, rows, others, self.kwargs, self.pictures)
+
+
+def _convolved(
+    x: Tensor,
+    parts: int,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """Each part of x convolved into its place in the result, where that takes no copy.
+
+    It is what `conv2d` calls for what lies in channels_last memory; None for all else.
+    """
+    last, bytes_each = torch.channels_last, x.dtype.itemsize
+    laid = all(each.is_contiguous(memory_format=last) for each in (x, weight))
+    aligned = x.data_ptr() % 16 == 0 and x.stride(0) * bytes_each % 16 == 0
+    if bias is not None or isinstance(padding, str) or bytes_each != 2 or not (laid and aligned):
+        return None
+    how = [_pair(padding), _pair(stride), _pair(dilation)]
+    like = F.conv2d(x.to("meta"), weight.to("meta"), None, how[1], how[0], how[2], groups)
+    result = torch.empty_like(like, device=x.device, memory_format=last)
+    flags = torch.backends.cudnn
+    settings = *how, groups, flags.benchmark, flags.deterministic, flags.allow_tf32
+    for part, own in zip(x.chunk(parts), result.chunk(parts), strict=True):
+        torch.ops.aten.cudnn_convolution.out(part, weight, *settings, out=own)
+    return result
+
+
+def _pair(value: int | Sequence[int]) -> list[int]:
+    return [value, value] if isinstance(value, int) else list(value)
 
 
 def _random(tensor: Tensor, chance: torch.Generator) -> Tensor:

@@ -1,11 +1,12 @@
 """Where an engine works: its device and stream, and how errors there become ours."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
 from comicgen.diffusion.models import REFUSALS
+from comicgen.diffusion.precision import exact_convolutions
 from comicgen.errors import CandidateError, DeviceLost, first_line
 
 
@@ -59,11 +60,3 @@ class Workplace:
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-
-def exact_convolutions() -> AbstractContextManager[None]:
-    """In float32 not TF32, which keeps 10 of its 23 bits; and never another kernel by timing."""
-    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=False, allow_tf32=False
-    )
-    return flags

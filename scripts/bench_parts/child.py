@@ -19,13 +19,11 @@ import torch
 from PIL import Image
 
 from bench_parts import ours, stories
-from bench_parts.cold import FIRST, REGIONAL
+from bench_parts.cold import COUNT, FIRST, REGIONAL
 from bench_parts.setting import Setting
 from bench_parts.timing import Timing, in_turn, timed
-from comicgen.diffusion.fused_check import why_not_fused
-
-COUNT = 8
-"""Pictures, drawn side by side."""
+from comicgen.diffusion.fused_check import begin
+from comicgen.diffusion.precision import place_of
 
 ROUNDS = 5
 
@@ -47,7 +45,8 @@ def _ours(setting: Setting, begun: float) -> dict[str, Any]:
     storyboard = stories.one_panel(setting, COUNT)
     batch = ours.one_batch(storyboard)
     reading = time.time() - imported
-    kernels, reason = timed(lambda: why_not_fused(_place(setting), setting.dtype), setting.device)
+    place = place_of(setting.environment)
+    kernels, reason = timed(lambda: begin(*place).result(), setting.device)
     assert not reason, reason
     opening, engine = timed(lambda: ours.open_engine(storyboard, setting), setting.device)
     draw = partial(ours.draw, engine, batch)
@@ -102,10 +101,6 @@ def _compiled(setting: Setting, mode: str, begun: float) -> Iterator[dict[str, A
         for name, timing in in_turn(arms, 1, setting.device).items():
             seconds[name] += timing.each_of(COUNT).rounds
         yield told | {name: Timing(tuple(each), None).to_json() for name, each in seconds.items()}
-
-
-def _place(setting: Setting) -> torch.device:
-    return torch.device("cuda", setting.device.index or 0)
 
 
 if __name__ == "__main__":

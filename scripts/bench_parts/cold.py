@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from bench_parts import stories
 from bench_parts.setting import Setting, say
 from bench_parts.timing import judged
 
@@ -28,6 +29,9 @@ REGIONAL = "regional"
 
 LIMIT = 420.0
 """Seconds that their arm has in one go."""
+
+COUNT = 8
+"""Pictures, drawn side by side."""
 
 FIRST = "to the first pictures"
 UNFINISHED = "when its time was over"
@@ -81,7 +85,7 @@ def _against(mode: str, setting: Setting) -> dict[str, Any]:
         told = json.loads(notes.read_text()) if notes.exists() else {}
         if not told:
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches:
-                told = {"ours": _child("ours", setting, Path(caches)), "tries": []}
+                told = {"ours": _command(setting, Path(caches)), "tries": []}
             shutil.rmtree(kept / mode, ignore_errors=True)  # of a try that left no notes
             notes.write_text(json.dumps(told))
         say(f"{mode}: ours {told['ours']}")
@@ -101,6 +105,22 @@ def _against(mode: str, setting: Setting) -> dict[str, Any]:
         told["steady"] = judged(steady, STEADY)
         say(f"{mode}: theirs / ours {steady:.3f}, floor {STEADY}")
     return {**told, "theirs": theirs}
+
+
+def _command(setting: Setting, caches: Path) -> dict[str, Any]:
+    """Seconds from the start of `comicgen render`, with these caches, to each picture on disk."""
+    storyboard = stories.one_panel(setting, COUNT)
+    options = ["--output", str(caches / "drawn"), "--numerics", "fused", "--json"]
+    device = ["--device", setting.environment.device]
+    command = [sys.executable, "-m", "comicgen", "render", str(storyboard.path), *options, *device]
+    begun, seconds = time.time(), list[float]()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=_surroundings(caches)) as process:
+        for line in process.stdout or ():
+            if json.loads(line)["event"] == "drawn":
+                seconds.append(round(time.time() - begun, 3))
+    if len(seconds) != COUNT or process.returncode:
+        raise RuntimeError(f"comicgen drew {len(seconds)} pictures and ended {process.returncode}")
+    return {FIRST: seconds[-1], "to each": seconds, "to the end": round(time.time() - begun, 3)}
 
 
 def _patiently(mode: str, setting: Setting, caches: Path, notes: dict[str, Any]) -> dict[str, Any]:
@@ -128,13 +148,12 @@ def _child(arm: str, setting: Setting, caches: Path, limit: float | None = None)
     Raises:
         RuntimeError: ours ended before it had told all.
     """
-    own = {name: str(caches / name) for name in _CACHES}
     command = [sys.executable, "-m", "bench_parts.child", arm, str(time.time())]
     child = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, **own, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        env=_surroundings(caches),
         cwd=Path(__file__).parent.parent,
         start_new_session=True,
     )
@@ -157,6 +176,12 @@ def _child(arm: str, setting: Setting, caches: Path, limit: float | None = None)
     if arm == "ours" and not told:
         raise RuntimeError(f"comicgen's process ended {ended.get('ended')}")
     return told | ended
+
+
+def _surroundings(caches: Path) -> dict[str, str]:
+    """Of a process that has these caches, and finds what this one does."""
+    own = {name: str(caches / name) for name in _CACHES}
+    return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
 
 def _kill(child: "subprocess.Popen[bytes]") -> None:

@@ -174,11 +174,12 @@ class _Bench:
         return {name: round(1e3 * each.median / share, 3) for name, each in timings.items()}
 
 
-class _Always(dict[Any, bool]):
-    """Says of every operation that it may be done at once."""
+class _Always(dict[Any, int]):
+    """Says of every operation that it may be done for all pictures at once."""
 
-    def get(self, key: Any, default: Any = None) -> bool:
-        return True
+    def get(self, key: Any, default: Any = None) -> int:
+        pictures: int = key[1]
+        return pictures
 
 
 def _captured(desk: Desk, task: Task) -> Predict:

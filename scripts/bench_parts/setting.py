@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from full_size import Parts
 
-from comicgen.diffusion.models import PRECISIONS
+from comicgen.diffusion.precision import PRECISIONS
 from comicgen.environment import Environment
 from comicgen.sizes import Size
 

@@ -14,7 +14,7 @@ COUNT = 8
 COMMONEST = 24
 KINDS = {
     "attention": r"flash|fmha|sdpa|attention",
-    "our kernels": r"^_(channel_moments|group_affine|affine|add|add_layer_norm|geglu|quarters"
+    "our kernels": r"^_(channel_moments|group_affine|affine|add|layer_norm|geglu|quarters"
     r"|interleave|weigh)",
     "convolutions": r"conv|fprop|im2col|nchwTo|nhwcTo",
     "products": r"gemm|nvjet|cutlass|splitK|cublas",
