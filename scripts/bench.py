@@ -2,7 +2,8 @@
 
     python scripts/bench.py [PART]... [--json FILE]
 
-pieces   a step called and replayed, a decode, a switch of LoRAs, and kernels of attention
+steps    a step called and replayed, for 1, 2, 4, 8 and 16 pictures, also beside a ControlNet
+pieces   a decode, a switch of LoRAs, and kernels of attention
 single   one picture, from embeddings to its file
 batch    1, 2, 4, 8 and 16 pictures side by side, to their files
 control  the same beside a ControlNet
@@ -53,6 +54,7 @@ from comicgen.environment import current
 from comicgen.sizes import read_size
 
 PARTS: dict[str, Callable[[Setting], dict[str, Any]]] = {
+    "steps": pieces.measure_steps,
     "pieces": pieces.measure,
     "single": single.measure,
     "batch": batch.measure,

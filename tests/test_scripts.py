@@ -280,16 +280,16 @@ def test_the_benchmark_draws_with_both_arms_and_answers_in_json(
     file = tmp_path / "bench.json"
     quick = ["--model", str(small.model.parent), "--device", "cpu", "--size", "96x64"]
     quick += ["--steps", "2", "--rounds", "1", "--panels", "2"]
-    bench.main(["pieces", "single", "story", *quick, "--json", str(file)])
+    bench.main(["steps", "pieces", "single", "story", *quick, "--json", str(file)])
 
     told = capsys.readouterr()
     results = json.loads(told.out)
     single, story = results["single"], results["story"]
     assert results == json.loads(file.read_text())
     assert "story    theirs / ours" in told.err
-    assert [*results] == ["pieces", "single", "story"]
+    assert [*results] == ["steps", "pieces", "single", "story"]
     assert all({"machine", "setting"} <= results[part].keys() for part in results)
-    assert [each["pictures"] for each in results["pieces"]["steps"]] == [1, 2, 3] * 2
+    assert [each["pictures"] for each in results["steps"]["steps"]] == [1, 2, 3] * 2
     assert results["pieces"]["LoRA"].keys() == {"read", "switch", "switch, ms"}
     assert single["seconds"]["value"] == single["ours"]["median"]
     ours, theirs = (story[arm][0]["seconds"] for arm in ("ours", "theirs"))

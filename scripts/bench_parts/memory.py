@@ -53,7 +53,7 @@ def alone_and_all(desk: Desk, controlled: bool) -> tuple[Taken, Taken]:
         key=lambda kind: -kind[1] * kind[0].width * kind[0].height,
     )
     tasks = [desk.task(*kind, controlled) for kind in kinds]
-    taken(tasks)  # what the driver keeps of kernels that it meets for the first time
+    taken(tasks[:1])  # what the driver keeps of kernels that it meets for the first time
     return taken(tasks[:1]), taken(tasks)
 
 

@@ -31,13 +31,19 @@ HEADS = ((10, 2), (20, 4))
 """Of SDXL's self-attention: how many, and in which fraction of the latents' edges; 64 wide."""
 
 
-def measure(setting: Setting) -> dict[str, Any]:
-    """A step for each number of pictures, a decode, a switch of LoRAs, and attention."""
+def measure_steps(setting: Setting) -> dict[str, Any]:
+    """A step for each number of pictures, without and with a ControlNet."""
     bench = _Bench.of(setting)
     with bench.desk.working():
-        steps = [bench.step(count, control) for control in (False, True) for count in COUNTS]
+        every = [bench.step(count, control) for control in (False, True) for count in COUNTS]
+    return {"steps": every}
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """A decode, a switch of LoRAs, and attention."""
+    bench = _Bench.of(setting)
+    with bench.desk.working():
         return {
-            "steps": steps,
             "decode": bench.decode(),
             "LoRA": bench.switches(),
             "attention": bench.attention(),
@@ -97,7 +103,7 @@ class _Bench:
         timings = self._in_turn(arms)
         for desk in self.desks.values():
             desk.cache.clear()
-        say(f"pieces   step {count:2}{', control' * controlled:9} {_told(timings)}")
+        say(f"steps    {count:2}{', control' * controlled:9} {_told(timings)}")
         return {"pictures": count, "control": controlled, **timings, **captured}
 
     def _hasty(self, count: int, controlled: bool) -> Callable[[], Tensor]:
