@@ -99,9 +99,10 @@ def test_every_input_moves_the_full_size_latents_by_a_fifth(fused: bool, half: N
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_the_embedded_model_is_drawn_as_diffusers_draws_it(fused: bool, small: Networks) -> None:
+    """Each side is some 3e-5 from float64 in the least lucky lane."""
     agreement = compare(small, small.to(torch.float64), Job(TINY, steps=4), fused)
 
-    assert agreement.branches.max() < 5e-5
+    assert agreement.branches.max() < 1e-4
     assert (agreement.ours_from_wide <= MARGIN * agreement.theirs_from_wide).all()
 
 
