@@ -10,20 +10,22 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
+from comicgen import beside
 from comicgen.cache import cache_folder, read_cache, write_cache
 
 SETTLED = 2_000_000_000  # ns; the coarsest clock of a common file system, FAT, ticks every 2 s
 MANY = 8192  # entries, about 1 MB of JSON
 WORTH_SAVING = 64 << 20  # bytes, about 0.1 s of reading; less is saved when the program ends
 LARGE = 1 << 30  # bytes, whose reading takes a second or so
-AT_ONCE = 64 << 20  # bytes: a thread that computes lets others go on no sooner than it must
+AT_LEAST, AT_ONCE = 256 << 10, 1 << 20  # bytes, which a processor's caches hold
+AT_ONCE_BESIDE = 64 << 20  # beside a thread that lets others go on no sooner than it must
 
 Entry = tuple[int, int, str]  # size in bytes, mtime in ns, SHA-256 in hex
 
@@ -56,19 +58,29 @@ def while_digesting(work: Callable[[], object]) -> Iterator[None]:
 
     What goes wrong there is not told: whoever needs the work does it again.
     """
-
-    def quietly() -> None:
-        with suppress(Exception):
-            work()
-
-    _meanwhile.append(quietly)
+    _meanwhile.work = work
     try:
         yield
     finally:
-        _meanwhile.clear()
+        _meanwhile.work = None
 
 
-_meanwhile: list[Callable[[], object]] = []
+class _Meanwhile:
+    """What a thread is to do, or does, while files are digested."""
+
+    work: Callable[[], object] | None = None
+    begun: Future[object] | None = None
+
+    def begin(self) -> None:
+        if self.work is not None:
+            self.begun, self.work = beside.begin(self.work), None
+
+    @property
+    def at_once(self) -> int:
+        return AT_ONCE_BESIDE if self.begun and not self.begun.done() else AT_ONCE
+
+
+_meanwhile = _Meanwhile()
 
 
 def _cache_file() -> Path | None:
@@ -98,10 +110,10 @@ class _Digests:
         if (size, mtime) == (before.st_size, before.st_mtime_ns):
             return digest
         now = time.time_ns()
-        if before.st_size >= LARGE and _meanwhile:
-            Thread(target=_meanwhile.pop(), name="while digesting").start()
+        if before.st_size >= LARGE:
+            _meanwhile.begin()
         with path.open("rb", buffering=0) as file:
-            digest = _digest(file, min(before.st_size + 1, AT_ONCE))
+            digest = _digest(file, before.st_size)
             after = os.fstat(file.fileno())
         unchanged = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
         if unchanged and after.st_mtime_ns < now - SETTLED:
@@ -125,7 +137,8 @@ class _Digests:
         self._new, self._unsaved = {}, 0
 
 
-def _digest(file: FileIO, at_once: int) -> str:
+def _digest(file: FileIO, size: int) -> str:
+    at_once = min(max(size + 1, AT_LEAST), _meanwhile.at_once)
     digest, part = hashlib.sha256(), memoryview(bytearray(at_once))
     while read := file.readinto(part):
         digest.update(part[:read])

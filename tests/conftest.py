@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import comicgen.diffusion  # noqa: F401 - sets how torch's threads wait, before torch is loaded
+from comicgen import beside
 from comicgen.plan import prices
 
 if TYPE_CHECKING:
@@ -42,6 +43,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Digests are remembered in a folder of the tests' own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMICGEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unended() -> Iterator[None]:
+    """A command that is tried in this process does not end it, whatever threads are left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beside, "end", lambda code: None)
         yield
 
 

@@ -268,10 +268,26 @@ def test_work_is_done_while_a_large_file_is_digested_for_the_first_time(
         digest_file(small)
         assert done.empty()
         digest_file(large)
-        assert done.get(timeout=20) == "while digesting"
+        assert done.get(timeout=20) == "beside"
     with digests.while_digesting(work):
         digest_file(large)
     write(large, "333")
     assert digest_file(large) == sha("333")
 
     assert done.empty()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("size", [0, 1, digests.AT_LEAST, digests.AT_ONCE, 3 * digests.AT_ONCE])
+def test_a_file_of_any_size_is_digested_whole_beside_work_or_not(
+    size: int, beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(os.urandom(size))
+    monkeypatch.setattr(digests, "LARGE", 0)
+    go = threading.Event()
+    with digests.while_digesting(go.wait if beside else lambda: None):
+        found = digest_file(file)
+    go.set()
+
+    assert found == hashlib.sha256(file.read_bytes()).hexdigest()

@@ -16,8 +16,10 @@ from drawings import write_controlnet
 from lora_files import Recipe, lora_at, write_peft
 from test_lean import WIDER, gap, noise
 
+from comicgen.diffusion import fused_operations
 from comicgen.diffusion.denoiser import Denoiser
 from comicgen.diffusion.fused import SMALLER, fuse, fuse_decoder, text_keys
+from comicgen.diffusion.fused_check import wrong_operations
 from comicgen.diffusion.fused_modules import ResnetBlock
 from comicgen.diffusion.lora import LoraWeights
 from comicgen.diffusion.models import Components
@@ -227,3 +229,18 @@ def test_a_fused_network_is_not_copied_cast_or_moved(pocket: Components) -> None
     for what in (copy.deepcopy, lambda network: network.half()):
         with pytest.raises(TypeError, match="a fused network cannot be"):
             what(fused)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_operations_that_are_not_near_their_references_are_named(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu, geglu = torch.device("cpu"), fused_operations.geglu
+    assert wrong_operations(cpu, dtype) == []
+
+    monkeypatch.setattr(
+        fused_operations,
+        "geglu",
+        lambda x: geglu(x) if x.dtype == torch.float32 else 1.1 * geglu(x),
+    )
+    assert wrong_operations(cpu, dtype) == ["geglu"]

@@ -5,6 +5,8 @@ import signal
 import sys
 from types import FrameType
 
+from comicgen import beside
+
 
 def main() -> None:
     """Run the command line and end the process with its exit code.
@@ -20,7 +22,11 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
+        beside.end(130)
         sys.exit(130)
+    except SystemExit as ended:
+        beside.end(ended.code)
+        raise
     finally:
         signal.signal(signal.SIGINT, former)
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from time import perf_counter
 
 from comicgen.calibration import Calibration
@@ -41,18 +42,29 @@ class Order:
 
 def import_engine(environment: Environment | None = None) -> None:
     """Import torch and what draws with it. Kernels of this environment are compiled meanwhile."""
-    collecting = gc.isenabled()
-    gc.disable()  # what is imported stays, and a fifth of the time went into looking through it
-    try:
-        if environment and environment.kind == "fused":
-            from comicgen.diffusion.fused_check import begin
-            from comicgen.diffusion.precision import place_of
+    if environment and environment.kind == "fused":
+        from comicgen.diffusion.fused_check import begin
+        from comicgen.diffusion.precision import place_of
 
-            begin(*place_of(environment))
+        begin(*place_of(environment))
+    with _without_garbage():
         import_module("comicgen.diffusion.engine")
-    finally:
-        if collecting:
-            gc.enable()
+
+
+@contextmanager
+def _without_garbage() -> Iterator[None]:
+    """Do not look for garbage: what is imported stays, and a fifth of the time went into that."""
+    with _importing:  # or another thread would take it for the author's wish
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collecting:
+                gc.enable()
+
+
+_importing = Lock()
 
 
 def open_engine(model: Model, environment: Environment, options: GraphOptions) -> Engine:

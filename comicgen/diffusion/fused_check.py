@@ -1,14 +1,16 @@
 """Whether the fused kernels work on a device: each against its reference in float32."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from comicgen import beside
 from comicgen.diffusion import fused_operations
 from comicgen.diffusion.precision import exact_convolutions
 from comicgen.diffusion.trial import why_not
@@ -29,31 +31,45 @@ def begin(device: torch.device, dtype: torch.dtype) -> Future[str]:
         with exact_convolutions():
             return [name for own in types for name in wrong_operations(device, own)]
 
-    beside = ThreadPoolExecutor(1)
-    found = beside.submit(why_not, device, wrong, "would be wrong")
-    beside.shutdown(wait=False)
-    return found
+    return beside.begin(lambda: why_not(device, wrong, "would be wrong"))
 
 
 def wrong_operations(device: torch.device, dtype: torch.dtype) -> list[str]:
     """The operations whose results are not near those of their references.
 
+    Kernels are compiled by as many threads as there are processors; torch computes in this one, as
+    each of its own would bring threads with it.
+
     Raises:
         Exception: whatever Triton, or a compiler that it needs, cannot do.
     """
+    examples = [
+        (name, arguments, [_there(each, device, dtype) for each in arguments])
+        for name, arguments in _examples()
+    ]
+    threads = min(len(examples), os.cpu_count() or 1)
 
     @torch.inference_mode()
-    def is_near(name: str, arguments: tuple[Any, ...]) -> bool:
-        operation: Callable[..., Any] = getattr(fused_operations, name)
-        expected = operation(*arguments)
+    def some(first: int) -> list[Tensor]:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            found = operation(*(_there(each, device, dtype) for each in arguments))
-        return distance(found, expected) < _NEAR[dtype]
+            return [
+                getattr(fused_operations, name)(*there)
+                for name, _, there in examples[first::threads]
+            ]
 
-    names, arguments = zip(*_examples(), strict=True)
-    with ThreadPoolExecutor(len(names)) as threads:
-        near = threads.map(is_near, names, arguments)
-        return [name for name, each in zip(names, near, strict=True) if not each]
+    found: list[Any] = [None] * len(examples)
+    for first, each in enumerate([beside.begin(partial(some, i)) for i in range(threads)]):
+        found[first::threads] = each.result()
+    return [
+        name
+        for (name, arguments, _), result in zip(examples, found, strict=True)
+        if not _is_near(result, getattr(fused_operations, name)(*arguments), dtype)
+    ]
+
+
+@torch.inference_mode()
+def _is_near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
+    return distance(found, expected) < _NEAR[dtype]
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
