@@ -1,4 +1,4 @@
-"""Threads that prepare a drawing beside what comes before it. It may never come."""
+"""Threads that prepare what comes next beside what is done now. It may never come."""
 
 import os
 import sys
@@ -15,18 +15,23 @@ _NAME = "beside"
 
 def begin(work: Callable[[], _Result]) -> Future[_Result]:
     """Have a thread do some work, or do it now where the system has no thread left."""
+    found = start(work, _NAME, daemon=False)
+    if found is None:
+        found = Future()
+        _do(work, found)
+    return found
+
+
+def start(work: Callable[[], _Result], name: str, daemon: bool) -> Future[_Result] | None:
+    """Have a thread of this name do some work; None where the system has no thread left.
+
+    A daemon does not keep the process.
+    """
     found = Future[_Result]()
-
-    def do() -> None:
-        try:
-            found.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - result() raises it
-            found.set_exception(error)
-
     try:
-        threading.Thread(target=do, name=_NAME).start()
+        threading.Thread(target=_do, args=(work, found), name=name, daemon=daemon).start()
     except RuntimeError:
-        do()
+        return None
     return found
 
 
@@ -37,3 +42,10 @@ def end(code: object) -> None:
             with suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code if isinstance(code, int) else 0)
+
+
+def _do(work: Callable[[], _Result], found: Future[_Result]) -> None:
+    try:
+        found.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - result() raises it
+        found.set_exception(error)

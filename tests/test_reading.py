@@ -281,7 +281,7 @@ def test_a_system_without_another_thread_reads_each_batch_in_its_turn(
 
     disk = Disk()
     ahead, (one, two) = at(disk, monkeypatch), map(numbered, (1, 2))
-    monkeypatch.setattr(reading.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, "start", start)
     found = [ahead.read(one, [two]), ahead.read(two, [])]
 
     assert disk.read == [1, 2]

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from threading import Thread
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
 
+from comicgen import beside
 from comicgen.diffusion.control import read_control_image
 from comicgen.diffusion.lora import LoraChanges, read_changes
 from comicgen.diffusion.sampling import draw_noise
@@ -81,19 +82,8 @@ class Reading:
 
         None where the system has no thread left: then it is read in its own turn.
         """
-        found: Future[Read] = Future()
-
-        def read() -> None:
-            try:
-                found.set_result(self._read(batch, loras))
-            except BaseException as error:  # noqa: BLE001 - result() raises it, in its own batch
-                found.set_exception(error)
-
-        try:
-            Thread(target=read, name="reading", daemon=True).start()
-        except RuntimeError:
-            return None
-        return _Ahead(batch, len(loras), found)
+        found = beside.start(partial(self._read, batch, loras), "reading", daemon=True)
+        return _Ahead(batch, len(loras), found) if found else None
 
     def _read(self, batch: Batch, loras: Sequence[Lora] = ()) -> Read:
         draws = 1 + batch.steps if SAMPLERS[batch.sampler].noisy else 1
