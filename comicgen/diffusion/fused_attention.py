@@ -21,14 +21,18 @@ from comicgen.diffusion.fused_operations import geglu, layer_norm
 
 
 class _SideBySide(nn.Module):
-    """Parameters that are read together.
+    """Parameters that are read together: one tensor holds all of them from now on.
 
     It cannot be copied, cast or moved: they would part from those of the layers.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         super().__init__()
-        self.joined = _side_by_side(parameters)
+        self.joined = torch.cat([parameter.data for parameter in parameters])
+        first = 0
+        for parameter in parameters:
+            parameter.data = self.joined[first : first + len(parameter)]
+            first += len(parameter)
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         raise TypeError("a fused network cannot be copied; copy it before")
@@ -248,13 +252,3 @@ def _picture(tokens: Tensor, like: Tensor) -> Tensor:
     """The inverse of `_tokens`, for a picture of this shape."""
     rows, channels, height, width = like.shape
     return tokens.view(rows, height, width, channels).permute(0, 3, 1, 2)
-
-
-def _side_by_side(parameters: Sequence[Tensor]) -> Tensor:
-    """One tensor that holds all of them from now on."""
-    joined = torch.cat([parameter.data for parameter in parameters])
-    first = 0
-    for parameter in parameters:
-        parameter.data = joined[first : first + len(parameter)]
-        first += len(parameter)
-    return joined
