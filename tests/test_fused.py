@@ -4,6 +4,7 @@ On a CPU their operations are the references of the kernels; `test_gpu_fused` ha
 """
 
 import copy
+from itertools import cycle
 from typing import Any
 
 import full_size
@@ -244,3 +245,20 @@ def test_operations_that_are_not_near_their_references_are_named(
         lambda x: geglu(x) if x.dtype == torch.float32 else 1.1 * geglu(x),
     )
     assert wrong_operations(cpu, dtype) == ["geglu"]
+
+
+def test_operations_are_tried_while_libraries_read_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They change the type that torch gives numbers, in all threads and at any time."""
+    types, usual = cycle([torch.float16, torch.float32]), torch.randn
+
+    def meanwhile(*args: Any, **kwargs: Any) -> torch.Tensor:
+        torch.set_default_dtype(next(types))
+        return usual(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "randn", meanwhile)
+    try:
+        assert wrong_operations(torch.device("cpu"), torch.float16) == []
+    finally:
+        torch.set_default_dtype(torch.float32)
