@@ -1,6 +1,5 @@
 """Numerics on the command line: chosen once, kept, told, and refused in words."""
 
-import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -417,16 +416,3 @@ class TestRender:
         comicgen("render", "--numerics", "plain")
 
         assert journal(story, "settled") == []
-
-
-def test_libraries_are_imported_without_looking_for_garbage_and_then_it_is_looked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = []
-    monkeypatch.setattr(
-        rendering, "import_module", lambda name: seen.append((name, gc.isenabled()))
-    )
-    rendering.import_engine()
-
-    assert seen == [("comicgen.diffusion.engine", False)]
-    assert gc.isenabled()

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -177,12 +178,13 @@ def render(
     json: Json = False,
 ) -> None:
     """Draw what is not done: new, changed, missing, damaged and failed candidates."""
-    from comicgen.cli.rendering import Order, carry_out, import_engine
+    from comicgen.cli.importing import prepare
+    from comicgen.cli.rendering import Order, carry_out
 
     if redo + reseed + (more is not None) > 1:
         raise CommandError("--redo, --reseed and --more exclude each other; choose one")
     kind: Kind | None = "redo" if redo else "reseed" if reseed else "more" if more else None
-    with while_digesting(import_engine):
+    with while_digesting(partial(prepare, device, numerics)):
         seen = look(story, output, device)
     options = graph_options(graphs, precapture, debug_graphs, seen.environment)
     chosen = _selection(panel, candidate, failed)
@@ -223,9 +225,9 @@ def calibrate(
 ) -> None:
     """Measure on this GPU what the storyboard's batches cost, once, for `plan` and `render`."""
     from comicgen.cli.calibrating import calibrate
-    from comicgen.cli.rendering import import_engine
+    from comicgen.cli.importing import prepare
 
-    with while_digesting(import_engine):
+    with while_digesting(partial(prepare, device, numerics)):
         storyboard = load(story)
     reports.warn(storyboard)
     calibrate(storyboard, current(device, storyboard.precision), numerics, batch, json)

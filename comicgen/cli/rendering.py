@@ -1,18 +1,16 @@
 """The command `render`: from an order to pictures, with a progress bar for people."""
 
-import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from threading import Lock
 from time import perf_counter
 
 from comicgen.calibration import Calibration
 from comicgen.cli import reports
 from comicgen.cli.engines import Engines
 from comicgen.cli.graphs import telling_graphs
+from comicgen.cli.importing import import_engine, settle_kernels
 from comicgen.cli.progress import Progress, print_line
 from comicgen.cli.say import answer, count, say
 from comicgen.cli.situation import Situation, Wish
@@ -40,36 +38,10 @@ class Order:
     json: bool
 
 
-def import_engine(environment: Environment | None = None) -> None:
-    """Import torch and what draws with it. Kernels of this environment are compiled meanwhile."""
-    if environment and environment.kind == "fused":
-        from comicgen.diffusion.fused_check import begin
-        from comicgen.diffusion.precision import place_of
-
-        begin(*place_of(environment))
-    with _without_garbage():
-        import_module("comicgen.diffusion.engine")
-
-
-@contextmanager
-def _without_garbage() -> Iterator[None]:
-    """Do not look for garbage: what is imported stays, and a fifth of the time went into that."""
-    with _importing:  # or another thread would take it for the author's wish
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if collecting:
-                gc.enable()
-
-
-_importing = Lock()
-
-
 def open_engine(model: Model, environment: Environment, options: GraphOptions) -> Engine:
     """Load the model; torch is imported here, or while large files are digested."""
-    import_engine(environment)
+    import_engine()
+    settle_kernels(environment)
     from comicgen.diffusion.engine import DiffusionEngine
 
     return DiffusionEngine.open(model, environment, options)
@@ -156,7 +128,7 @@ def engines_of(
         own = environment.drawing(numerics)
         if calibration is None:
             return open_engine(model, own, options)
-        import_engine(own)  # takes as long with any numerics
+        import_engine()  # takes as long with any numerics
         begun = perf_counter()
         engine = open_engine(model, own, options)
         calibration.opened(own.numerics, perf_counter() - begun)
