@@ -5,6 +5,7 @@ The same is asked of the embedded model on a CPU, with tighter bounds.
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from math import hypot
 
 import figures
 import full_size
@@ -65,12 +66,17 @@ def test_full_size_is_drawn_as_diffusers_draws_it(
     figures.record(f"full-size-agreement{'-fused' * fused}", agreement.figures())
 
     assert agreement.branches.max() < 5e-3
-    assert together(agreement.ours_from_theirs) <= together(agreement.theirs_from_wide)
     assert (agreement.ours_from_wide <= agreement.theirs_from_wide).all()
+    own, theirs = together(agreement.ours_from_wide), together(agreement.theirs_from_wide)
+    assert together(agreement.ours_from_theirs) <= hypot(own, theirs)
 
 
 def together(gaps: Tensor) -> float:
-    """The distance of all lanes; of a single one, two roundings differ by chance."""
+    """The distance of all lanes; of a single one, two roundings differ by chance.
+
+    Even exact latents would be as far from theirs as theirs are from exact ones. Others that are
+    rounded as well are further by their own roundings, which add up as chances do.
+    """
     return float(gaps.square().mean().sqrt())
 
 
