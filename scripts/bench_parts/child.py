@@ -80,7 +80,8 @@ def _compiled(setting: Setting, mode: str, begun: float) -> Iterator[dict[str, A
         pipe.vae.decode = torch.compile(pipe.vae.decode, fullgraph=True)
     else:
         pipe.unet = torch.compile(pipe.unet, mode=mode, fullgraph=True)
-        pipe.vae.decode = torch.compile(pipe.vae.decode, mode=mode, fullgraph=True)
+        decode_mode = "reduce-overhead"  # max-autotune would try its convolutions for minutes
+        pipe.vae.decode = torch.compile(pipe.vae.decode, mode=decode_mode, fullgraph=True)
     not_theirs, storyboard = timed(lambda: stories.one_panel(setting, COUNT), setting.device)
     batch = ours.one_batch(storyboard)
     texts = diffusers.encode(storyboard.panels[0])

@@ -27,7 +27,7 @@ START = 5.0
 REGIONAL = "regional"
 """diffusers' own way to compile: each block that is repeated, once."""
 
-LIMIT = 420.0
+LIMIT = 440.0
 """Seconds that their arm has in one go."""
 
 COUNT = 8
@@ -67,7 +67,7 @@ def measure_reduced(setting: Setting) -> dict[str, Any]:
 
 
 def measure_tuned(setting: Setting) -> dict[str, Any]:
-    """Against diffusers with torch.compile in its mode max-autotune."""
+    """Against diffusers with torch.compile in its mode max-autotune, its VAE in reduce-overhead."""
     return _against("max-autotune", setting)
 
 
