@@ -11,7 +11,7 @@ shares   where the time of one image goes, by kind of kernel
 idle     the share of 200 pictures' time in which the GPU does nothing
 cold     the first use of a bucket with nothing compiled, and from the disk
 reduced  torch.compile in its mode reduce-overhead, from a cold start and steady
-tuned    the same in its mode max-autotune
+tuned    the same in its mode max-autotune, its VAE still in reduce-overhead
 regional the same for the repeated blocks alone
 memory   all graphs of five sizes against the largest alone, and 500 pictures
 story    a storyboard of LoRA sets, sizes and ControlNets, from its YAML to the files on disk
@@ -140,6 +140,13 @@ def _asked(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, help="instead of each part's own number")
     parser.add_argument("--panels", type=int, default=60, help="of the story")
+    parser.add_argument(
+        "--pictures",
+        type=int,
+        action="append",
+        metavar="N",
+        help="so many side by side, instead of all that steps, batch and control measure",
+    )
     asked = parser.parse_args(arguments)
     if unknown := sorted(set(asked.parts) - set(PARTS)):
         parser.error(f"no part is called {unknown[0]}; there are {', '.join(PARTS)}")
@@ -153,7 +160,9 @@ def _setting(asked: argparse.Namespace, folder: Path) -> Setting:
     parts = _parts(asked.model, folder, torch.device(environment.device))
     size = read_size(asked.size, sample_size=0)
     kept = asked.json and asked.json.with_suffix(".kept").resolve()
-    return Setting(parts, environment, size, asked.steps, asked.rounds, asked.panels, folder, kept)
+    counts = tuple(asked.pictures or ())
+    numbers = asked.steps, asked.rounds, asked.panels, counts
+    return Setting(parts, environment, size, *numbers, folder, kept)
 
 
 def _parts(model: str | None, folder: Path, device: torch.device) -> full_size.Parts:

@@ -19,7 +19,7 @@ import bench
 import full_size
 import pytest
 import torch
-from bench_parts import cold, pieces, shares
+from bench_parts import cold, shares
 from bench_parts.record import Span, covered
 from drawings import difference, write_map
 from full_size import Parts, Shape, TextShape
@@ -276,10 +276,10 @@ def test_the_benchmark_draws_with_both_arms_and_answers_in_json(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pieces, "COUNTS", (1, 2, 3))
     file = tmp_path / "bench.json"
     quick = ["--model", str(small.model.parent), "--device", "cpu", "--size", "96x64"]
     quick += ["--steps", "2", "--rounds", "1", "--panels", "2"]
+    quick += ["--pictures", "1", "--pictures", "3"]
     bench.main(["steps", "pieces", "single", "story", *quick, "--json", str(file)])
 
     told = capsys.readouterr()
@@ -289,7 +289,7 @@ def test_the_benchmark_draws_with_both_arms_and_answers_in_json(
     assert "story    theirs / ours" in told.err
     assert [*results] == ["steps", "pieces", "single", "story"]
     assert all({"machine", "setting"} <= results[part].keys() for part in results)
-    assert [each["pictures"] for each in results["steps"]["steps"]] == [1, 2, 3] * 2
+    assert [each["pictures"] for each in results["steps"]["steps"]] == [1, 3] * 2
     assert results["pieces"]["LoRA"].keys() == {"read", "switch", "switch, ms"}
     assert single["seconds"]["value"] == single["ours"]["median"]
     ours, theirs = (story[arm][0]["seconds"] for arm in ("ours", "theirs"))

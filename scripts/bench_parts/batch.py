@@ -42,7 +42,7 @@ def _measured(
         PLAIN: ours.open_engine(model, setting.plain),
     }
     contest = _Contest(part, setting, engines, Diffusers(setting), controlled)
-    found = [contest.at(count) for count in counts]
+    found = [contest.at(count) for count in setting.pictures or counts]
     seconds = {
         name: [each[name]["median"] for each in found if "median" in each[name]] for name in ARMS
     }

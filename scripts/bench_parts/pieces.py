@@ -27,6 +27,9 @@ MOMENT = 500.0
 DECODE_FLOOR, SWITCH_FLOOR = 36.0, 25.0
 """Milliseconds, at most."""
 
+EXACTNESS_FLOOR = 0.04
+"""By which fraction a step may take longer so that a picture has the bits that it has alone."""
+
 HEADS = ((10, 2), (20, 4))
 """Of SDXL's self-attention: how many, and in which fraction of the latents' edges; 64 wide."""
 
@@ -35,7 +38,8 @@ def measure_steps(setting: Setting) -> dict[str, Any]:
     """A step for each number of pictures, without and with a ControlNet."""
     bench = _Bench.of(setting)
     with bench.desk.working():
-        every = [bench.step(count, control) for control in (False, True) for count in COUNTS]
+        counts = setting.pictures or COUNTS
+        every = [bench.step(count, control) for control in (False, True) for count in counts]
     return {"steps": every}
 
 
@@ -104,7 +108,15 @@ class _Bench:
         for desk in self.desks.values():
             desk.cache.clear()
         say(f"steps    {count:2}{', control' * controlled:9} {_told(timings)}")
-        return {"pictures": count, "control": controlled, **timings, **captured}
+        told = {"pictures": count, "control": controlled, **timings, **captured}
+        return told | self._cost(timings)
+
+    def _cost(self, timings: Mapping[str, float]) -> dict[str, Any]:
+        """What exactness costs, where it was tried without."""
+        if (hasty := timings.get("hasty, replayed")) is None:
+            return {}
+        own = timings[f"{self.setting.environment.kind}, replayed"]
+        return {"exactness costs": judged(own / hasty - 1, EXACTNESS_FLOOR, most=True)}
 
     def _hasty(self, count: int, controlled: bool) -> Callable[[], Tensor]:
         """A graph of the networks alone, without what keeps a picture's bits."""

@@ -17,6 +17,7 @@ from comicgen.sizes import Size
 class Setting:
     """How a benchmark is run; `folder` takes storyboards and pictures.
 
+    `pictures` are how many are drawn side by side, where it is not each part's own choice;
     `kept` is a folder for what a part needs to go on where its time was over.
     """
 
@@ -26,6 +27,7 @@ class Setting:
     steps: int
     rounds: int | None
     panels: int
+    pictures: tuple[int, ...]
     folder: Path
     kept: Path | None = None
 
@@ -58,6 +60,7 @@ class Setting:
             "steps": self.steps,
             "rounds": self.rounds,
             "panels": self.panels,
+            "pictures": [*self.pictures],
             "model": str(self.parts.model),
             **asdict(self.environment),
         }
